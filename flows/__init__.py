@@ -1,0 +1,1 @@
+"""How the stages are planned, scheduled and watched: the only package that imports Prefect."""

@@ -1,0 +1,1 @@
+"""What every stage stands on: errors, paths, files, shards, processes, the object store, tracking."""

@@ -1,0 +1,1 @@
+"""Where tensors are: batches, the training loop, checkpoints, scoring, formats."""

@@ -1,0 +1,1 @@
+"""Pure functions on text and on Arrow batches of it."""
