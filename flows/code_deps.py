@@ -19,7 +19,9 @@ def code_dependencies(stage: str) -> list[str]:
     graph = grimp.build_graph("tasks", include_external_packages=False)
     module = f"tasks.{MODULES.get(stage, stage)}"
     modules = {module} | graph.find_upstream_modules(module)
-    for name in list(modules):  # importing tasks.kit.files runs tasks/__init__.py and tasks/kit/__init__.py too
+    for name in list(
+        modules
+    ):  # importing tasks.kit.files runs tasks/__init__.py and tasks/kit/__init__.py too
         parts = name.split(".")
         modules.update(".".join(parts[:n]) for n in range(1, len(parts)))
     packages = {m for m in graph.modules if graph.find_children(m)}

@@ -8,7 +8,6 @@ import dataclasses
 import importlib
 import inspect
 import json
-import os
 import resource
 import sys
 import time
@@ -33,7 +32,9 @@ STAGES = tuple(name for name in SECTIONS if name != "runtime")
 
 def stage_function(stage: str) -> Callable[..., Any]:
     """The public function of a stage's module."""
-    function: Callable[..., Any] = getattr(importlib.import_module(f"tasks.{MODULES.get(stage, stage)}"), stage)
+    function: Callable[..., Any] = getattr(
+        importlib.import_module(f"tasks.{MODULES.get(stage, stage)}"), stage
+    )
     return function
 
 
@@ -41,7 +42,11 @@ def sections_of(function: Callable[..., Any]) -> dict[str, str]:
     """Which section of params.yaml each argument of a stage takes, told by its annotation."""
     names = {section: name for name, section in SECTIONS.items()}
     hints = get_type_hints(function)
-    return {argument: names[hints[argument]] for argument in inspect.signature(function).parameters if hints[argument] in names}
+    return {
+        argument: names[hints[argument]]
+        for argument in inspect.signature(function).parameters
+        if hints[argument] in names
+    }
 
 
 def run_stage(stage: str, params: Params, paths: Paths) -> Any:
@@ -61,7 +66,9 @@ def input_fingerprint(stage: str, paths: Paths) -> dict[str, Any]:
     """
     declared = yaml.safe_load(paths.dvc_yaml.read_text(encoding="utf-8"))["stages"][stage]
     values = yaml.safe_load(paths.params.read_text(encoding="utf-8"))
-    fingerprint: dict[str, Any] = {f"params.yaml: {name}": json.dumps(values.get(name)) for name in declared.get("params", [])}
+    fingerprint: dict[str, Any] = {
+        f"params.yaml: {name}": json.dumps(values.get(name)) for name in declared.get("params", [])
+    }
     for dependency in declared.get("deps", []):
         path = paths.root / dependency
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -91,8 +98,8 @@ def main(arguments: list[str]) -> int:
             changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
             if changed:
                 raise StageError(
-                    f"inputs changed while the stage ran, so its result belongs to neither state: {', '.join(changed)}. "
-                    "Nothing was recorded; run it again"
+                    "inputs changed while the stage ran, so its result belongs to neither state: "
+                    f"{', '.join(changed)}. Nothing was recorded; run it again"
                 )
             _write_timing(stage, paths, began, cpu_began)
     except TrainLLMError as error:
@@ -103,7 +110,9 @@ def main(arguments: list[str]) -> int:
         return 130
     except Exception:
         sys.stderr.write(redact(traceback.format_exc()))
-        logger.error("error: this is a fault of train-llm, not of yours; please report it with the lines above")
+        logger.error(
+            "error: this is a fault of train-llm, not of yours; please report it with the lines above"
+        )
         return 1
     return 0
 

@@ -14,7 +14,15 @@ import yaml
 
 from tasks.kit.console import Progress
 from tasks.kit.executor import executor
-from tasks.kit.files import atomic_path, empty_folder, file_digest, json_digest, link_or_copy, read_json, write_json
+from tasks.kit.files import (
+    atomic_path,
+    empty_folder,
+    file_digest,
+    json_digest,
+    link_or_copy,
+    read_json,
+    write_json,
+)
 from tasks.params.runtime import RuntimeParams
 
 logger = logging.getLogger("train_llm")
@@ -77,7 +85,8 @@ def map_shards(
         progress = Progress(len(shards), "shards", len(shards) - len(missing))
         with executor(runtime, max_jobs=len(missing)) as engine:
             futures = [
-                engine.submit(_work, function, shards[index].arguments, store / keys[index]) for index in missing
+                engine.submit(_work, function, shards[index].arguments, store / keys[index])
+                for index in missing
             ]
             for done, future in enumerate(as_completed(futures), start=1):
                 future.result()

@@ -89,9 +89,11 @@ def parse_params(text: str, name: str) -> Params:
         raise ParamsError(f"{name} must hold one section a stage, found {type(values).__name__}")
     lines: dict[tuple[str, ...], int] = {}
     problems = list(_index_lines(root, (), lines))
-    for key in values:
-        if key not in SECTIONS:
-            problems.append((lines.get((str(key),), 1), f"{key}: no such section{_suggest(str(key), SECTIONS)}"))
+    problems.extend(
+        (lines.get((str(key),), 1), f"{key}: no such section{_suggest(str(key), SECTIONS)}")
+        for key in values
+        if key not in SECTIONS
+    )
     sections: dict[str, Section] = {}
     for section_name, section in SECTIONS.items():
         given = values.get(section_name)
