@@ -10,18 +10,9 @@ import pytest
 
 from tasks.kit.errors import EnvironmentProblem
 from tasks.kit.paths import Paths
-from tasks.kit.tracking import flatten, open_run, store, tracking_uri
+from tasks.kit.tracking import open_run, store, tracking_uri
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(scope="module")
-def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A set-up sqlite file: its migrations cost seconds, so they run once."""
-    root = tmp_path_factory.mktemp("store")
-    with store(Paths(root)):
-        pass
-    return root / ".state" / "mlflow" / "mlflow.db"
 
 
 @pytest.fixture
@@ -61,3 +52,66 @@ def test_changed_params_under_the_same_key_make_a_linked_new_run(paths: Paths) -
     with store(paths) as (client, _):
         assert second.run_id != first.run_id
         assert client.get_run(second.run_id).data.tags["mlflow.parentRunId"] == first.run_id
+
+
+def test_processes_that_open_an_absent_store_together_all_get_a_run(paths: Paths) -> None:
+    program = textwrap.dedent(
+        f"""
+        import sys
+        from pathlib import Path
+        from tasks.kit.paths import Paths
+        from tasks.kit.tracking import open_run
+        with open_run(Paths(Path({str(paths.root)!r})), "train", "key-" + sys.argv[1]) as run:
+            run.log_metrics([(1, {{"loss": 1.0}})])
+        """
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(n)], cwd=ROOT) for n in range(3)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    with store(paths) as (client, experiment_id):
+        assert len(client.search_runs([experiment_id])) == 3
+
+
+def test_no_secret_reaches_params_tags_or_the_database(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEMO_SECRET_KEY", "hunter2-planted")
+    params = {"endpoint": "https://user:pass-planted@host/x", "key": "hunter2-planted"}
+    with open_run(paths, "train", "key-3", {"source": "s3://hunter2-planted/x"}, params):
+        pass
+    database = (paths.state / "mlflow" / "mlflow.db").read_bytes()
+    assert b"planted" not in database
+    assert b"https://user:********@host/x" in database
+
+
+def test_a_server_that_is_away_is_named_within_seconds_and_without_its_password(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:open-sesame@127.0.0.1:{port}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with (
+        pytest.raises(EnvironmentProblem, match=rf"http://user:\*+@127.0.0.1:{port}") as caught,
+        store(paths),
+    ):
+        pass
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_folder_as_the_store_is_refused_with_what_to_use(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
+    with pytest.raises(EnvironmentProblem, match="sqlite:///"):
+        tracking_uri(paths)
+
+
+def test_metrics_that_the_store_refused_are_sent_with_the_next_ones(paths: Paths) -> None:
+    with open_run(paths, "train", "key-4") as run:
+        with store(paths) as (client, _):
+            client.set_terminated(run.run_id)
+            client.delete_run(run.run_id)  # a deleted run takes no metrics
+            run.log_metrics([(1, {"loss": 3.0})])
+            client.restore_run(run.run_id)
+        run.log_metrics([(2, {"loss": 2.0})])
+    with store(paths) as (client, _):
+        assert [metric.step for metric in client.get_metric_history(run.run_id, "loss")] == [1, 2]
