@@ -33,7 +33,7 @@ def test_a_stage_has_its_file_section_class_and_test(stage: str) -> None:
     assert section.__name__ == f"{stage.capitalize()}Params"
     assert section.__module__ == f"tasks.params.{stage}"
     assert (ROOT / "tests" / "tasks" / f"test_{stage}.py").is_file()
-    assert DECLARED[stage]["cmd"] == f"python -m tasks {stage}"
+    assert DECLARED[stage]["cmd"] == f"exec python -m tasks {stage}"
 
 
 def test_every_stage_file_is_a_stage() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from tasks.kit.errors import EnvironmentProblem
 from tasks.params.runtime import RuntimeParams
 
+DASK_CONNECT_SECONDS = 30.0
+
 
 class InlineExecutor(Executor):
     """Runs each call at once in this process: for one worker, debuggers and tests."""
@@ -44,7 +46,7 @@ def executor(runtime: RuntimeParams, max_jobs: int | None = None) -> Iterator[Ex
         from distributed import Client
 
         try:
-            client = Client(runtime.dask_address, timeout="30s")
+            client = Client(runtime.dask_address, timeout=DASK_CONNECT_SECONDS)
         except OSError as error:
             raise EnvironmentProblem(
                 f"no Dask scheduler answers at runtime.dask_address {runtime.dask_address!r} ({error}): "
