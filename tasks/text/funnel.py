@@ -1,0 +1,236 @@
+"""The page's account of the data: from objects to training tokens, with every loss and its reason."""
+
+from collections.abc import Iterator, Mapping
+
+from tasks.text.figures import Figures
+from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, measure, share, share_of
+from tasks.text.page import Block, Cell, Code, Excerpt, Excerpts, Link, Section, Text, cells, prose, table
+
+MAX_SAMPLES = 10
+SIDES = ("train", "validation", "test")
+
+
+def funnel_section(stages: Mapping[str, Figures]) -> Section:
+    """Objects, documents, clean, survivors and the three sides, each with what it lost and why."""
+    blocks: list[Block] = [_steps(stages), _reasons(stages), _sources(stages), _sides(stages)]
+    blocks += _dropped_samples(stages["clean"])
+    blocks += _duplicate_samples(stages["dedupe"])
+    return Section("data", "Data: from objects to tokens", tuple(blocks))
+
+
+def gate_section(validate: Figures, data_docs: str | None) -> Section:
+    """What the data were held to before anything was spent on training."""
+    success = validate.flag("success", required=True)
+    expectations = validate.records("expectations")
+    met = sum(expectation.flag("success") is True for expectation in expectations)
+    verdict = Text("passed", "good") if success else Text("refused", "bad")
+    link: Cell = (
+        Link("Data Docs of Great Expectations", data_docs)
+        if data_docs
+        else Text("Data Docs were not written")
+    )
+    rows = [
+        (
+            Code(e.text("name") or NOT_MEASURED, 120),
+            _word(e.text("suite")),
+            Text("met", "good") if e.flag("success") else Text("not met", "bad"),
+            _value(e, "observed"),
+            _value(e, "expected"),
+        )
+        for e in sorted(expectations, key=lambda e: e.flag("success") is True)
+    ]
+    headers = ("Expectation", "Suite", "Verdict", "Observed", "Expected")
+    return Section(
+        "gate",
+        "Data gate",
+        (
+            prose(
+                "The gate ", verdict, f": {met} of {len(expectations)} expectations met. Details: ", link, "."
+            ),
+            table("Expectations, unmet ones first", headers, rows),
+        ),
+    )
+
+
+def disagreements(stages: Mapping[str, Figures]) -> list[str]:
+    """Where the counts of two stages, or the sums within one, do not fit: such a report is not to be trusted."""
+    ingest, clean, dedupe, tokenize = (stages[name] for name in ("ingest", "clean", "dedupe", "tokenize"))
+    dropped = sum(number for _, number in clean.inside("dropped_by_reason").counts())
+    removed = _total(dedupe, "exact_removed", "near_removed")
+    pairs: list[tuple[str, Number, str, Number]] = [
+        ("ingest wrote", ingest.number("documents"), "clean read", clean.number("documents_in")),
+        ("clean kept", clean.number("documents_out"), "dedupe read", dedupe.number("documents_in")),
+        ("dedupe kept", dedupe.number("documents_out"), "tokenize read", tokenize.number("documents")),
+        ("clean lost", _difference(clean), "its reasons add up to", dropped),
+        ("dedupe lost", _difference(dedupe), "exact and near duplicates add up to", removed),
+    ]
+    return [
+        f"{one} {count(left, 'documents')}, but {other} {count(right)}"
+        for one, left, other, right in pairs
+        if left is not None and right is not None and left != right
+    ]
+
+
+def _steps(stages: Mapping[str, Figures]) -> Block:
+    ingest, clean, dedupe = stages["ingest"], stages["clean"], stages["dedupe"]
+    read = ingest.number("documents", required=True)
+    cleaned = clean.number("documents_out", required=True)
+    kept = dedupe.number("documents_out", required=True)
+    refused_records, dropped, removed = (
+        ingest.number("refused_records"),
+        _difference(clean),
+        _difference(dedupe),
+    )
+    tried = None if refused_records is None or read is None else read + refused_records
+    rows = [
+        (
+            "Objects in the store",
+            count(ingest.number("objects"), "objects"),
+            count(ingest.number("refused_objects")),
+            "",
+        ),
+        (
+            "Documents read",
+            count(read, "documents"),
+            count(refused_records),
+            share_of(refused_records, tried),
+        ),
+        ("Clean", count(cleaned, "documents"), count(dropped), share_of(dropped, read)),
+        ("Survivors of deduplication", count(kept, "documents"), count(removed), share_of(removed, cleaned)),
+    ]
+    headers = ("Step", "Kept", "Removed", "Share removed")
+    return table("What was kept and what was removed at each step", headers, rows, headers[1:])
+
+
+def _reasons(stages: Mapping[str, Figures]) -> Block:
+    rows: list[tuple[str | Cell, ...]] = []
+    for name, key in (("ingest", "quarantine_by_reason"), ("clean", "dropped_by_reason")):
+        whole = stages[name].number("documents" if name == "ingest" else "documents_in")
+        rows += [
+            (Code(reason), name, count(number), share_of(number, whole))
+            for reason, number in stages[name].inside(key).counts()
+        ]
+    dedupe = stages["dedupe"]
+    whole = dedupe.number("documents_in")
+    for label, key in (("exact duplicate", "exact_removed"), ("near duplicate", "near_removed")):
+        rows.append((label, "dedupe", count(dedupe.number(key)), share_of(dedupe.number(key), whole)))
+    headers = ("Reason", "Stage", "Removed", "Share of the stage's input")
+    return table("Why records and documents were removed", headers, rows, headers[2:])
+
+
+def _sources(stages: Mapping[str, Figures]) -> Block:
+    by_stage = {
+        name: dict(stages[name].inside("by_source").groups()) for name in ("ingest", "clean", "dedupe")
+    }
+    nothing = Figures("", {}, set())
+    rows = []
+    for source in sorted(set().union(*by_stage.values())):
+        ingest, clean, dedupe = (
+            by_stage[name].get(source, nothing) for name in ("ingest", "clean", "dedupe")
+        )
+        read = ingest.number("documents")
+        dropped, removed, kept = _difference(clean), _difference(dedupe), dedupe.number("documents_out")
+        lost = [number for number in (dropped, removed) if number is not None]
+        rows.append(
+            (
+                Code(source),
+                count(read),
+                count(ingest.number("refused")),
+                count(dropped if clean.values else 0),
+                count(removed if dedupe.values else 0),
+                count(kept if dedupe.values else 0),
+                share_of(read - sum(lost), read) if read is not None and lost else NOT_MEASURED,
+            )
+        )
+    headers = ("Source", "Read", "Refused", "Dropped by clean", "Duplicates", "Survivors", "Share kept")
+    return table("Documents by source", headers, rows, headers[1:])
+
+
+def _sides(stages: Mapping[str, Figures]) -> Block:
+    split = stages["split"]
+    sides = split.inside("sides", required=True)
+    figures = {side: sides.inside(side) for side in SIDES}
+    numbers = [figures[side].number("documents") for side in SIDES]
+    whole = None if None in numbers else sum(number for number in numbers if number is not None)
+    rows = [
+        (
+            side,
+            count(figures[side].number("documents")),
+            share_of(figures[side].number("documents"), whole),
+            count(figures[side].number("clusters")),
+            count(figures[side].number("blocks")),
+            count(figures[side].number("tokens")),
+            count(figures[side].number("dropped_tail_tokens")),
+        )
+        for side in SIDES
+    ]
+    block_size = count(split.number("block_size"), "tokens")
+    headers = ("Side", "Documents", "Share", "Clusters", "Blocks", "Tokens in blocks", "Tokens in no block")
+    return table(f"Split by cluster, in blocks of {block_size}", headers, rows, headers[1:])
+
+
+def tokenizer_section(tokenize: Figures) -> Section:
+    """What the tokenizer is and how well it fits the corpus."""
+    rows = [
+        ("Vocabulary", count(tokenize.number("vocabulary_size"), "entries")),
+        ("Tokens of the corpus", count(tokenize.number("tokens"), "tokens")),
+        ("Compression", decimal(tokenize.number("characters_per_token"), 2, "characters/token")),
+        ("Unknown tokens", share(tokenize.number("unknown_rate"), 4)),
+        (
+            "Train documents that it was trained on",
+            count(tokenize.number("train_documents_seen"), "documents"),
+        ),
+        ("Largest id in use", count(tokenize.number("max_id"))),
+        ("Encoded with", _word(tokenize.text("fast_path"))),
+    ]
+    return Section(
+        "tokenizer", "Tokenizer", (table("How the corpus was cut into tokens", ("Figure", "Value"), rows),)
+    )
+
+
+def _dropped_samples(clean: Figures) -> Iterator[Block]:
+    samples = clean.inside("dropped_samples")
+    for reason in sorted(samples.values):
+        records = samples.records(reason)[:MAX_SAMPLES]
+        entries = tuple(
+            Excerpt(cells(_word(r.text("source")), " · ", _word(r.text("id"))), r.text("excerpt") or "")
+            for r in records
+        )
+        if entries:
+            yield Excerpts(cells("Dropped as ", Code(reason), f": {len(entries)} samples"), entries)
+
+
+def _duplicate_samples(dedupe: Figures) -> Iterator[Block]:
+    entries: list[Excerpt] = []
+    for record in dedupe.records("samples")[:MAX_SAMPLES]:
+        about = f"similarity {decimal(record.number('similarity'), 3)}"
+        removed = cells("removed ", _word(record.text("id")), f" · {about} · ", _word(record.text("source")))
+        entries.append(Excerpt(removed, record.text("excerpt") or ""))
+        entries.append(
+            Excerpt(cells("kept ", _word(record.text("kept_id"))), record.text("kept_excerpt") or "")
+        )
+    if entries:
+        yield Excerpts(
+            cells(f"Near duplicates: {len(entries) // 2} pairs, the removed one first"), tuple(entries)
+        )
+
+
+def _value(expectation: Figures, key: str) -> Cell:
+    value = expectation.values.get(key)
+    if isinstance(value, bool) or value is None:
+        return Text({True: "yes", False: "no", None: NOT_MEASURED}[value])
+    return Text(measure(value)) if isinstance(value, int | float) else Code(str(value), 160)
+
+
+def _word(text: str | None) -> Cell:
+    return Text(NOT_MEASURED) if text is None else Code(text)
+
+
+def _difference(figures: Figures) -> Number:
+    before, after = figures.number("documents_in"), figures.number("documents_out")
+    return None if before is None or after is None else before - after
+
+
+def _total(figures: Figures, *keys: str) -> Number:
+    numbers = [figures.number(key) for key in keys]
+    return None if None in numbers else sum(number for number in numbers if number is not None)

@@ -1,0 +1,129 @@
+"""The page's account of where the model comes from: gate, digests, what each stage took, how to make it again."""
+
+import platform
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from tasks.text.figures import Figures
+from tasks.text.numerals import NOT_MEASURED, duration, measure, size
+from tasks.text.page import Block, Cell, Code, Commands, Section, Text, prose, table
+
+PACKAGES = (
+    "train-llm", "torch", "deepspeed", "transformers", "tokenizers", "datasets", "pyarrow", "onnxruntime",
+    "onnxruntime-genai", "great-expectations", "mlflow", "dvc", "prefect",
+)  # fmt: skip
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+
+
+def registry_section(register: Figures) -> Section:
+    """Which version it became, and how the gate against the present champion was decided."""
+    gate = register.inside("gate")
+    rows: list[tuple[str | Cell, ...]] = [
+        ("Name", _word(register.text("name", required=True))),
+        ("Version", _word(register.text("version"))),
+        ("Aliases", Code(", ".join(register.strings("aliases")) or "none")),
+    ]
+    rows += [(key.replace("_", " "), _scalar(gate.values[key])) for key in gate.values]
+    return Section(
+        "registry",
+        "Registry and gate against the champion",
+        (table("The decision", ("Figure", "Value"), rows),),
+    )
+
+
+def identities(stages: Mapping[str, Figures]) -> dict[str, str | None]:
+    """Digest of every part of the model: what register recorded, else what the stage itself wrote."""
+    register = stages["register"].inside("lineage")
+    return {
+        "Object manifest": register.text("object_manifest_digest") or stages["snapshot"].text("digest"),
+        "Tokenizer": register.text("tokenizer_digest") or stages["tokenize"].text("tokenizer_digest"),
+        "Split": register.text("split_digest") or stages["split"].text("digest"),
+        "Model": register.text("model_digest"),
+        "dvc.lock": register.text("dvc_lock_digest"),
+        "Git commit": register.text("git_commit"),
+    }
+
+
+def lineage_section(register: Figures, digests: Mapping[str, str | None]) -> Section:
+    """What the model was made of, by digest."""
+    rows: list[tuple[str | Cell, ...]] = [(label, _word(digest)) for label, digest in digests.items()]
+    rows += [
+        ("MLflow run", _word(register.text("run_id"))),
+        (
+            "MLflow address",
+            Code(address, 160) if (address := register.text("tracking_uri")) else Text(NOT_MEASURED),
+        ),
+    ]
+    return Section("lineage", "Lineage", (table("What made this model", ("Part", "Identity"), rows),))
+
+
+def effort_section(timings: Mapping[str, Figures]) -> Section:
+    """What each stage took when it last ran on this machine; a result restored from a cache took nothing here."""
+    rows: list[tuple[str | Cell, ...]] = [
+        (
+            stage,
+            duration(timing.number("seconds")),
+            duration(timing.number("cpu_seconds")),
+            size(timing.number("peak_memory_bytes")),
+            _word(timing.text("started_at")),
+        )
+        for stage, timing in timings.items()
+    ]
+    headers = ("Stage", "Took", "Processor time", "Most memory of a process", "Started")
+    blocks: tuple[Block, ...] = (
+        prose(
+            "The last run of each stage on the machine that wrote this page; a restored result was not measured here."
+        ),
+        table("What each stage took", headers, rows, headers[1:4]),
+    )
+    return Section("effort", "What it took", blocks)
+
+
+def reproduction_section(commit: str | None) -> Section:
+    """The commands that make the same model again, and the packages it was made with."""
+    known = commit is not None and _COMMIT.fullmatch(commit) is not None
+    remark = "" if known else " The commit was not recorded: the first line must be yours."
+    blocks: tuple[Block, ...] = (
+        prose(f"From a clone of the project.{remark}"),
+        Commands(
+            (
+                f"git checkout {commit if known else 'COMMIT'}",
+                "python -m pip install -c constraints.txt -e .",
+                "dvc repro        # every stage, with nothing but DVC",
+                "train-llm run    # the same stages as a Prefect flow",
+            )
+        ),
+        table(
+            "Software that wrote this page",
+            ("Package", "Version"),
+            [("python", platform.python_version()), *_packages()],
+        ),
+    )
+    return Section("reproduction", "How to make it again", blocks)
+
+
+def _packages() -> list[tuple[str, str]]:
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:
+            found.append((name, "not installed"))
+    return found
+
+
+def _scalar(value: object) -> Cell:
+    if value is None:
+        return Text(NOT_MEASURED)
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if isinstance(value, int | float):
+        return Text(measure(value))
+    if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
+        return Text(" to ".join(measure(v) for v in value))
+    return Code(str(value), 240)
+
+
+def _word(text: str | None) -> Cell:
+    return Text(NOT_MEASURED) if text is None else Code(text)
