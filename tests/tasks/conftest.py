@@ -22,7 +22,7 @@ END = "<|endoftext|>"
 def trained_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Root of a project whose stages up to train have run; copy it with `project_copy` to write into it."""
     paths = Paths(tmp_path_factory.mktemp("trained"))
-    texts = [text for _, text in sorted(pydoc_data.topics.topics.items())]
+    texts = [text[:3000] for _, text in sorted(pydoc_data.topics.topics.items())]
     tokenizer = _train_tokenizer(texts)
     _write_split(paths, tokenizer, texts)
     train_model(paths, steps=150)
@@ -53,6 +53,7 @@ def train_model(paths: Paths, steps: int, seed: int = 0, **shape: int) -> None:
 
     from tasks.model.blocks import Blocks
 
+    torch.set_num_threads(1)  # threads that wait for one another cost such small tensors ten times the work
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128} | shape
     with torch.random.fork_rng():
         torch.manual_seed(seed)
