@@ -8,7 +8,6 @@ Drops   missing_text, raw_too_long, html_unclosed_tags, and by tasks.text.qualit
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +75,10 @@ def clean(params: CleanParams, runtime: RuntimeParams, paths: Paths) -> CleanFig
     identity = params.model_dump(mode="json")
     kept = map_shards(
         clean_shard,
-        [Shard(path.name, [identity, digest], (path, params)) for path, digest in zip(inputs, digests, strict=True)],
+        [
+            Shard(path.name, [identity, digest], (path, params))
+            for path, digest in zip(inputs, digests, strict=True)
+        ],
         stage="clean",
         store=paths.shard_store("clean") / "documents",
         output=paths.clean_documents,
@@ -106,7 +108,13 @@ def clean_shard(source: Path, params: CleanParams, output: Path) -> dict[str, An
     """Write the documents of one shard that are kept, in their order; counts of them."""
     with pq.ParquetFile(source) as reader:
         schema = pa.schema([*reader.schema_arrow, *_ADDED])
-        figures: dict[str, Any] = {"html": 0, "repaired": 0, "characters": 0, "in": Counter(), "out": Counter()}
+        figures: dict[str, Any] = {
+            "html": 0,
+            "repaired": 0,
+            "characters": 0,
+            "in": Counter(),
+            "out": Counter(),
+        }
         scripts: Counter[str] = Counter()
         with pq.ParquetWriter(output, schema, compression="zstd") as writer:
             for batch in reader.iter_batches(_BATCH_ROWS):
@@ -139,7 +147,9 @@ def explain_shard(source: Path, kept: Path, params: CleanParams, output: Path) -
             assert all(reasons), "a document was neither kept nor dropped"
             columns = [gone["id"], gone["source"], pa.array(reasons, pa.string())]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_DROPPED))
-            for name, origin, text, reason in zip(*(c.to_pylist() for c in [*columns[:2], gone["text"]]), reasons):
+            for name, origin, reason, text in zip(
+                *(column.to_pylist() for column in (*columns, gone["text"])), strict=True
+            ):
                 counts[reason][origin] += 1
                 excerpt = (text or "")[:_EXCERPT_CHARACTERS]
                 samples[reason].append({"id": name, "source": origin, "excerpt": excerpt})
@@ -152,7 +162,8 @@ def _judge(
 ) -> tuple[list[_Prepared], list[Measures], list[str | None]]:
     """Normal form, measures and reason to drop (None: keep) of every document."""
     prepared = [
-        _prepare(text, meta, params) for text, meta in zip(batch["text"].to_pylist(), batch["meta"].to_pylist())
+        _prepare(text, meta, params)
+        for text, meta in zip(batch["text"].to_pylist(), batch["meta"].to_pylist(), strict=True)
     ]
     measures = measure(pa.array([document.text for document in prepared], pa.large_string()))
     reasons = [

@@ -3,11 +3,15 @@
 import re
 
 # A document says so itself, behind white space and comments; `<p>` somewhere in Markdown says nothing.
-_DOCUMENT = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
+_DOCUMENT = re.compile(
+    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S
+)
 _FRAGMENT = re.compile(
     r"\s*<(p|div|table|ul|ol|dl|article|section|main|h[1-6]|blockquote|pre|span)\b[^<>]*>", re.I
 )
-_FRAGMENT_END = re.compile(r"</(?:p|div|table|ul|ol|dl|article|section|main|h[1-6]|blockquote|pre|span)>\s*\Z", re.I)
+_FRAGMENT_END = re.compile(
+    r"</(?:p|div|table|ul|ol|dl|article|section|main|h[1-6]|blockquote|pre|span)>\s*\Z", re.I
+)
 _NEVER_HTML = frozenset({"md", "markdown"})
 
 # Unclosed inline elements are opened again in every following block (WHATWG parsing, 13.2.4.3): their product

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 # Control characters and invisible marks that carry no text: C0 but \t \n \f, DEL, C1 but U+0085, zero-width space,
 # BOM, interlinear annotation. Form feed, U+0085 and U+2028 are text; ZWJ and ZWNJ shape letters and emoji.
 _INVISIBLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\ufeff\ufff9-\ufffb]")
-_ASCII_INVISIBLE = {code: None for code in (*range(0x09), *range(0x0E, 0x20), 0x7F)}
+_ASCII_INVISIBLE = dict.fromkeys((*range(0x09), *range(0x0E, 0x20), 0x7F))
 _BLANK = " \t\xa0\u3000"
 _TRAILING = (" \n", "\t\n", "\xa0\n", "\u3000\n")
 _MANY_BLANK_LINES = re.compile("\n{4,}")

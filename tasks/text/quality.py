@@ -1,6 +1,5 @@
 """Rules that a text must pass, in their order, each a pure function; none of them counts words between spaces."""
 
-from collections import Counter
 from collections.abc import Callable
 
 from tasks.params.clean import CleanParams
@@ -40,14 +39,11 @@ def repeated_lines(text: str, measures: Measures, params: CleanParams) -> bool:
 
     Like there the first occurrence does not count.
     """
-    lines = text.split("\n")
-    if len(lines) < 2 or len(set(lines)) == len(lines):
+    lines = [line for line in text.split("\n") if line]
+    if len(set(lines)) == len(lines):
         return False
-    counts = Counter(line.strip() for line in lines)
-    counts.pop("", None)
-    total = sum(len(line) * count for line, count in counts.items())
-    repeated = sum(len(line) * (count - 1) for line, count in counts.items() if count > 1)
-    return repeated > params.max_repeated_line_share * total
+    total = sum(map(len, lines))
+    return total - sum(map(len, set(lines))) > params.max_repeated_line_share * total
 
 
 def endless_lines(text: str, measures: Measures, params: CleanParams) -> bool:

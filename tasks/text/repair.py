@@ -9,7 +9,10 @@ from ftfy.badness import is_bad
 # a C1 control, one of ÂÃŒœ, or two neighbours beyond ASCII of which one is neither a Greek or Cyrillic letter nor
 # among the signs that it calls common. Looking for that first is some 30 times faster. U+0085 alone is a line end
 # of mainframes, not mojibake.
-_SIGNS = "\xa1-\xac\xae-\xb3\xb5\xb6\xb8-\u036f\u0384-\u0385\u0490\u0491\u2016-\u2018\u201a-\u2025\u2027-\u25ff\ufb01\ufb02\ufffd\uf8ff"
+_SIGNS = (
+    "\xa1-\xac\xae-\xb3\xb5\xb6\xb8-\u036f\u0384-\u0385\u0490\u0491\u2016-\u2018\u201a-\u2025\u2027-\u25ff"
+    "\ufb01\ufb02\ufffd\uf8ff"
+)
 _NEIGHBOURS = "\xa0-\u04ff\u2000-\u25ff\ufb01\ufb02\ufffd\uf8ff"
 _SUSPICIOUS = re.compile(
     f"[\x80-\x84\x86-\u04ff\u2000-\u25ff\ufb01\ufb02\ufffd\uf8ff]"

@@ -81,7 +81,9 @@ def code_point_table() -> npt.NDArray[np.uint8]:
         elif chr(code_point).isspace():
             table[code_point] = WHITE_SPACE
     for first, last, name in _RANGES:
-        table[first : last + 1] |= np.where(table[first : last + 1] & LETTER, SCRIPTS.index(name), 0).astype(np.uint8)
+        table[first : last + 1] |= np.where(table[first : last + 1] & LETTER, SCRIPTS.index(name), 0).astype(
+            np.uint8
+        )
     table.flags.writeable = False
     return table
 
@@ -92,18 +94,16 @@ def spaceless_scripts() -> npt.NDArray[np.bool_]:
     return np.array([name in SPACELESS for name in SCRIPTS])
 
 
-def dominant_script(letters: npt.NDArray[np.int64]) -> str:
-    """The script of most letters, given their number per script; `none` without letters.
+def dominant_scripts(letters: npt.NDArray[np.int64]) -> list[str]:
+    """The script of most letters of each text (a row each: letters per script); `none` without letters.
 
     Kana make a text Japanese from a twentieth of its Han letters on: most letters of Japanese prose are kana,
     but those of headlines and names are not.
     """
-    total = int(letters.sum())
-    if total == 0:
-        return "none"
     counts = letters.copy()
     han, japanese = SCRIPTS.index("han"), SCRIPTS.index("japanese")
-    if counts[japanese] * 20 >= counts[han] and counts[japanese]:
-        counts[japanese] += counts[han]
-        counts[han] = 0
-    return SCRIPTS[int(counts.argmax())]
+    kana = (counts[:, japanese] > 0) & (counts[:, japanese] * 20 >= counts[:, han])
+    counts[kana, japanese] += counts[kana, han]
+    counts[kana, han] = 0
+    best = np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), -1)
+    return [SCRIPTS[index] if index >= 0 else "none" for index in best.tolist()]
