@@ -13,7 +13,7 @@ from pathlib import Path
 from tasks.kit.files import write_atomically
 from tasks.kit.paths import Paths
 from tasks.params.report import ReportParams
-from tasks.text.figures import Figures, read_figures, read_history, read_redacted
+from tasks.text.figures import Figures, read_figures, read_history
 from tasks.text.funnel import disagreements, funnel_section, gate_section, tokenizer_section
 from tasks.text.headline import facts, headline, warnings
 from tasks.text.lineage import (
@@ -69,7 +69,7 @@ def report(params: ReportParams, paths: Paths) -> ReportFigures:
 def build_page(params: ReportParams, paths: Paths, stages: Mapping[str, Figures], found: list[str]) -> Page:
     """The page in the order in which a reader asks: is it good, on what, how, where from, how again."""
     history = read_history(paths.history)
-    samples = read_redacted(paths.evaluate_samples)
+    samples = read_figures(paths.evaluate_samples, set())
     known = identities(stages)
     return Page(
         title=params.title,

@@ -1,4 +1,4 @@
-"""Line charts as SVG that stands in the page itself: no script, no font, no image from elsewhere."""
+"""Charts as SVG that stands in the page itself: no script, no font, no image from elsewhere."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 78, 18, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 88, 18, 12, 44
+BAR_LEFT, BAR_RIGHT, BAR_HEIGHT = 120, 110, 30
 MAX_POINTS = 400
 
 Point = tuple[float, float]
@@ -39,6 +40,38 @@ class Chart:
         return draw(self)
 
 
+@dataclass(frozen=True)
+class Bars:
+    """Amounts of one kind, as bars of one scale: (label, amount, amount in words)."""
+
+    name: str
+    title: str
+    bars: tuple[tuple[str, float, str], ...]
+    y_label: str = ""
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def svg(self) -> Markup:
+        """The bars as an `<svg>` element."""
+        return draw_bars(self)
+
+
+def draw_bars(chart: Bars) -> Markup:
+    """Horizontal bars, the amount written beside each."""
+    most = max((amount for _, amount, _ in chart.bars), default=0) or 1
+    room = WIDTH - BAR_LEFT - BAR_RIGHT
+    described = "; ".join(f"{label}: {words}" for label, _, words in chart.bars)
+    parts = [_opening(chart.name, chart.title, described, len(chart.bars) * BAR_HEIGHT)]
+    for index, (label, amount, words) in enumerate(chart.bars):
+        top, length = index * BAR_HEIGHT, max(1.0, amount / most * room)
+        parts += [
+            f'<text x="{BAR_LEFT - 8}" y="{top + 20}" text-anchor="end">{escape(label)}</text>',
+            f'<rect class="bar" x="{BAR_LEFT}" y="{top + 4}" width="{length:.1f}" height="{BAR_HEIGHT - 8}"/>',
+            f'<text x="{BAR_LEFT + length + 8:.1f}" y="{top + 20}">{escape(words)}</text>',
+        ]
+    return Markup("\n".join([*parts, "</svg>"]))
+
+
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     """At most about `limit` points: of every stretch its lowest and its highest, so that no spike is lost."""
     if len(points) <= limit:
@@ -53,11 +86,11 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) inside [low, high], at most `most`."""
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten) inside [low, high], at most `most`."""
     if not high > low:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(s * power for s in (1, 2, 5, 10, 20) if (high - low) / (s * power) < most)
+    step = next(s * power for s in (1, 2, 2.5, 5, 10, 20) if (high - low) / (s * power) < most)
     first = math.ceil(low / step - 1e-9)
     return [(first + i) * step for i in range(math.floor(high / step + 1e-9) - first + 1)]
 
@@ -77,10 +110,7 @@ def draw(chart: Chart) -> Markup:
         return f"{x:.1f},{y:.1f}"
 
     parts = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-labelledby="{escape(chart.name)}-title {escape(chart.name)}-description">',
-        f'<title id="{escape(chart.name)}-title">{escape(chart.title)}</title>',
-        f'<desc id="{escape(chart.name)}-description">{escape(chart.description)}</desc>',
+        _opening(chart.name, chart.title, chart.description, HEIGHT),
         *(_y_tick(value, place((x_low, value))) for value in ticks(y_low, y_high)),
         *(_x_tick(value, place((value, y_low))) for value in ticks(x_low, x_high)),
         f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(chart.x_label)}</text>',
@@ -91,6 +121,15 @@ def draw(chart: Chart) -> Markup:
         if line.style == "two":
             parts += [_dot(place(point)) for point in points[:: max(1, len(points) // 40)]]
     return Markup("\n".join([*parts, "</svg>"]))
+
+
+def _opening(name: str, title: str, description: str, height: int) -> str:
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-labelledby="{escape(name)}-title {escape(name)}-description">\n'
+        f'<title id="{escape(name)}-title">{escape(title)}</title>\n'
+        f'<desc id="{escape(name)}-description">{escape(description)}</desc>'
+    )
 
 
 def _span(values: list[float]) -> tuple[float, float]:
@@ -121,6 +160,6 @@ def _dot(place: str) -> str:
 
 
 def _tick_label(value: float) -> str:
-    if value and (abs(value) >= 1e6 or abs(value) < 1e-3):
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-2):
         return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e+")
     return f"{value:,.10g}" if abs(value) < 1000 else f"{value:,.0f}"

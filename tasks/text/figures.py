@@ -117,13 +117,13 @@ def read_figures(file: Path, notes: set[str], optional: bool = False) -> Figures
     """A stage's figures with the secrets of the environment masked, before anything is cut or escaped."""
     if not file.exists() and optional:
         return Figures(str(file), {}, notes)
-    value = read_redacted(file)
+    value = _read_redacted(file)
     if not isinstance(value, dict):
         raise InputError(f"{file} holds {value!r:.80}, and should hold a JSON object")
     return Figures(str(file), value, notes)
 
 
-def read_redacted(file: Path) -> Any:
+def _read_redacted(file: Path) -> Any:
     """Any JSON file with secrets masked in keys and values."""
     try:
         return _redacted(json.loads(file.read_bytes()))

@@ -2,9 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 
+from tasks.text.charts import Bars
 from tasks.text.figures import Figures
 from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, measure, share, share_of
-from tasks.text.page import Block, Cell, Code, Excerpt, Excerpts, Link, Section, Text, cells, prose, table
+from tasks.text.page import (
+    Block,
+    Cell,
+    Code,
+    Excerpt,
+    Excerpts,
+    Figure,
+    Link,
+    Section,
+    Text,
+    cells,
+    prose,
+    table,
+)
 
 MAX_SAMPLES = 10
 SIDES = ("train", "validation", "test")
@@ -12,7 +26,7 @@ SIDES = ("train", "validation", "test")
 
 def funnel_section(stages: Mapping[str, Figures]) -> Section:
     """Objects, documents, clean, survivors and the three sides, each with what it lost and why."""
-    blocks: list[Block] = [_steps(stages), _reasons(stages), _sources(stages), _sides(stages)]
+    blocks: list[Block] = [_bars(stages), _steps(stages), _reasons(stages), _sources(stages), _sides(stages)]
     blocks += _dropped_samples(stages["clean"])
     blocks += _duplicate_samples(stages["dedupe"])
     return Section("data", "Data: from objects to tokens", tuple(blocks))
@@ -69,6 +83,18 @@ def disagreements(stages: Mapping[str, Figures]) -> list[str]:
         for one, left, other, right in pairs
         if left is not None and right is not None and left != right
     ]
+
+
+def _bars(stages: Mapping[str, Figures]) -> Block:
+    sides = stages["split"].inside("sides", required=True)
+    numbers = [
+        ("read", stages["ingest"].number("documents")),
+        ("clean", stages["clean"].number("documents_out")),
+        ("survivors", stages["dedupe"].number("documents_out")),
+        *((side, sides.inside(side).number("documents")) for side in SIDES),
+    ]
+    bars = tuple((label, number, count(number)) for label, number in numbers if number is not None)
+    return Figure(Bars("funnel", "Documents left after each step", bars, "documents"))
 
 
 def _steps(stages: Mapping[str, Figures]) -> Block:
@@ -197,7 +223,9 @@ def _dropped_samples(clean: Figures) -> Iterator[Block]:
             for r in records
         )
         if entries:
-            yield Excerpts(cells("Dropped as ", Code(reason), f": {len(entries)} samples"), entries)
+            yield Excerpts(
+                cells("Dropped as ", Code(reason), f": {_plural(len(entries), 'sample')}"), entries
+            )
 
 
 def _duplicate_samples(dedupe: Figures) -> Iterator[Block]:
@@ -211,7 +239,8 @@ def _duplicate_samples(dedupe: Figures) -> Iterator[Block]:
         )
     if entries:
         yield Excerpts(
-            cells(f"Near duplicates: {len(entries) // 2} pairs, the removed one first"), tuple(entries)
+            cells(f"Near duplicates: {_plural(len(entries) // 2, 'pair')}, the removed one first"),
+            tuple(entries),
         )
 
 
@@ -220,6 +249,10 @@ def _value(expectation: Figures, key: str) -> Cell:
     if isinstance(value, bool) or value is None:
         return Text({True: "yes", False: "no", None: NOT_MEASURED}[value])
     return Text(measure(value)) if isinstance(value, int | float) else Code(str(value), 160)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _word(text: str | None) -> Cell:

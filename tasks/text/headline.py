@@ -33,15 +33,19 @@ def facts(stages: Mapping[str, Figures]) -> tuple[Fact, ...]:
         ("Standing", _standing(register), f"aliases: {', '.join(register.strings('aliases')) or 'none'}"),
         (
             "Test perplexity",
-            _number(measure(model)),
+            Text(measure(model)),
             f"interval {interval(evaluate.bounds('perplexity_interval'))}",
         ),
-        ("Untrained twin", _number(measure(untrained)), _times(untrained, model)),
-        ("Bigram model", _number(measure(bigram)), _times(bigram, model)),
+        ("Untrained twin", Text(measure(untrained)), _times(untrained, model)),
+        ("Bigram model", Text(measure(bigram)), _times(bigram, model)),
         ("Data gate", _gate(stages["validate"]), _met(stages["validate"])),
         ("Small formats", *_formats(stages["quantize"])),
-        ("Trained on", _number(count(train_side.number("tokens"), "tokens")), _documents(train_side)),
-        ("Size", _number(count(train.number("parameters"))), "parameters"),
+        (
+            "Trained on",
+            Text(count(train_side.number("tokens"))),
+            f"tokens of {count(train_side.number('documents'), 'documents')}",
+        ),
+        ("Size", Text(count(train.number("parameters"))), "parameters"),
     )
 
 
@@ -112,15 +116,7 @@ def _formats(quantize: Figures) -> tuple[Cell, str]:
     return Text(f"{accepted} of {len(formats)}", "good" if accepted == len(formats) else "warn"), "accepted"
 
 
-def _documents(side: Figures) -> str:
-    return count(side.number("documents"), "documents")
-
-
 def _times(other: int | float | None, model: int | float | None) -> str:
     if other is None or not model:
         return "perplexity on the same tokens"
     return f"perplexity, {measure(other / model)} times this model's"
-
-
-def _number(text: str) -> Text:
-    return Text(text)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from tasks.text.figures import Figures
-from tasks.text.numerals import NOT_MEASURED, duration, measure, size
+from tasks.text.numerals import NOT_MEASURED, duration, size
 from tasks.text.page import Block, Cell, Code, Commands, Section, Text, prose, table
 
 PACKAGES = (
@@ -39,7 +39,8 @@ def identities(stages: Mapping[str, Figures]) -> dict[str, str | None]:
         "Object manifest": register.text("object_manifest_digest") or stages["snapshot"].text("digest"),
         "Tokenizer": register.text("tokenizer_digest") or stages["tokenize"].text("tokenizer_digest"),
         "Split": register.text("split_digest") or stages["split"].text("digest"),
-        "Model": register.text("model_digest"),
+        "Model": register.text("model_digest") or stages["train"].text("model_digest"),
+        "Training (fingerprint)": stages["train"].text("fingerprint"),
         "dvc.lock": register.text("dvc_lock_digest"),
         "Git commit": register.text("git_commit"),
     }
@@ -90,8 +91,10 @@ def reproduction_section(commit: str | None) -> Section:
             (
                 f"git checkout {commit if known else 'COMMIT'}",
                 "python -m pip install -c constraints.txt -e .",
-                "dvc repro        # every stage, with nothing but DVC",
-                "train-llm run    # the same stages as a Prefect flow",
+                "# every stage, with nothing but DVC:",
+                "dvc repro",
+                "# or the same stages as a Prefect flow:",
+                "train-llm run",
             )
         ),
         table(
@@ -119,9 +122,9 @@ def _scalar(value: object) -> Cell:
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     if isinstance(value, int | float):
-        return Text(measure(value))
+        return Text(f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
     if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
-        return Text(" to ".join(measure(v) for v in value))
+        return Text(" to ".join(f"{v:,.4g}" for v in value))
     return Code(str(value), 240)
 
 

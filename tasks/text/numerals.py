@@ -53,11 +53,12 @@ def duration(value: Number) -> str:
     """Seconds as `4.2 s`, `3 min 05 s` or `2 h 07 min`."""
     if value is None or not math.isfinite(value):
         return count(value)
-    if value < 60:
+    if value < 59.95:
         return f"{value:.1f} s"
-    if value < 3600:
-        return f"{value // 60:.0f} min {value % 60:02.0f} s"
-    return f"{value // 3600:.0f} h {value % 3600 // 60:02.0f} min"
+    seconds = round(value)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02} min"
 
 
 def interval(bounds: tuple[float, float] | None) -> str:

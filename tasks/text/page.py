@@ -11,7 +11,7 @@ from typing import Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import escape
 
-from tasks.text.charts import Chart
+from tasks.text.charts import Bars, Chart
 from tasks.text.numerals import NOT_MEASURED
 from tasks.text.quoting import excerpt, markdown_block, markdown_code, markdown_text, one_line
 
@@ -128,7 +128,7 @@ class Excerpts:
 class Figure:
     """A chart; Markdown has none, a table beside it tells its numbers."""
 
-    chart: Chart
+    chart: Chart | Bars
     kind: Literal["figure"] = "figure"
 
 

@@ -1,16 +1,16 @@
 """The page's account of the model: how it was trained, how well it does, and what its small formats cost."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tasks.text.charts import Chart, Line
 from tasks.text.figures import Figures
-from tasks.text.numerals import NOT_MEASURED, count, decimal, duration, interval, measure, share, size
+from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, duration, interval, measure, share, size
 from tasks.text.page import Block, Cell, Code, Excerpt, Excerpts, Figure, Section, Text, cells, prose, table
+from tasks.text.quoting import visible
 
 History = Mapping[str, list[float | None]]
 MAX_ROWS = 12
-PARTS = ("prompt", "text", "completion", "generated", "reference")
+MAX_TEXTS = 6
 BASELINES = ("untrained", "unigram", "bigram")
 
 
@@ -37,36 +37,31 @@ def training_section(train: Figures, history: History) -> Section:
     return Section("training", "Training", tuple(blocks))
 
 
-def evaluation_section(evaluate: Figures, samples: Any) -> Section:
+def evaluation_section(evaluate: Figures, samples: Figures) -> Section:
     """Test figures with their intervals, beside baselines that any model must beat; texts to read."""
+    number, ends = evaluate.number, evaluate.bounds
+    bleu = f"BLEU of continuations (0 to 100; tokenizer {visible(evaluate.text('bleu_tokenizer') or NOT_MEASURED)})"
     rows = [
+        ("Perplexity", measure(number("perplexity", required=True)), interval(ends("perplexity_interval"))),
+        ("Loss", _loss(number("test_loss")), "–"),
         (
-            "Loss",
-            decimal(evaluate.number("test_loss"), 3, "nats/token"),
-            interval(evaluate.bounds("test_loss_interval")),
+            "Compression",
+            decimal(number("bits_per_byte"), 3, "bits/byte"),
+            interval(ends("bits_per_byte_interval")),
         ),
-        (
-            "Perplexity",
-            measure(evaluate.number("perplexity", required=True)),
-            interval(evaluate.bounds("perplexity_interval")),
-        ),
-        (
-            "Next-token accuracy",
-            share(evaluate.number("next_token_accuracy")),
-            _shares(evaluate, "next_token_accuracy_interval"),
-        ),
-        ("Compression", decimal(evaluate.number("bits_per_byte"), 3, "bits/byte"), "–"),
-        ("BLEU of continuations (0 to 100)", decimal(evaluate.number("bleu"), 2), "–"),
-        ("ROUGE-1 of continuations (0 to 1)", decimal(evaluate.number("rouge1"), 3), "–"),
-        ("ROUGE-L of continuations (0 to 1)", decimal(evaluate.number("rougeL"), 3), "–"),
+        ("Next-token accuracy", share(number("next_token_accuracy")), "–"),
+        (bleu, decimal(number("bleu"), 2), "–"),
+        ("ROUGE-1 of continuations (0 to 1)", decimal(number("rouge1"), 3), "–"),
+        ("ROUGE-L of continuations (0 to 1)", decimal(number("rougeL"), 3), "–"),
+        ("Documents continued", count(number("continuations"), "documents"), "–"),
     ]
-    judged = count(evaluate.number("tokens"), "tokens")
+    judged = count(number("tokens"), "tokens")
     blocks: list[Block] = [
         table(
             f"On the test side, judged on {judged}",
-            ("Figure", "Value", "Interval"),
+            ("Figure", "Value", "95 % interval"),
             rows,
-            ("Value", "Interval"),
+            ("Value", "95 % interval"),
         ),
         _baselines(evaluate),
         *_completions(samples),
@@ -125,24 +120,32 @@ def verdict(word: str | None) -> Cell:
 
 def _run_table(train: Figures, history: History) -> Block:
     losses = [loss for loss in history["train_loss"] if loss is not None]
-    memory = [used for used in history.get("memory_bytes", ()) if used is not None]
     rows: list[tuple[str | Cell, ...]] = [
         ("Parameters", count(train.number("parameters"), "parameters")),
         ("Optimizer steps", count(train.number("steps", required=True), "steps")),
-        ("Tokens seen", count(train.number("tokens"), "tokens")),
-        ("First train loss", decimal(train.number("first_loss"), 3, "nats/token")),
-        ("Last train loss", decimal(train.number("final_train_loss"), 3, "nats/token")),
-        ("Lowest train loss logged", decimal(min(losses), 3, "nats/token") if losses else NOT_MEASURED),
-        ("Best validation loss", decimal(train.number("best_validation_loss"), 3, "nats/token")),
+        ("Tokens read", count(train.number("tokens"), "tokens")),
+        ("Batch of a step, over all ranks", count(train.number("global_batch_size"), "sequences")),
+        ("First train loss", _loss(train.number("first_loss"))),
+        ("Last train loss", _loss(train.number("final_train_loss"))),
+        ("Lowest train loss logged", _loss(min(losses, default=None))),
+        ("Best validation loss", _loss(train.number("best_validation_loss"))),
+        ("Last validation loss", _loss(train.number("final_validation_loss"))),
+        ("Stopped early", _yes(train.flag("stopped_early"))),
+        ("Step of the weights kept", count(train.number("model_step"))),
         ("Speed", count(train.number("tokens_per_second"), "tokens/s")),
-        ("Duration", duration(train.number("seconds"))),
-        ("Most memory used by a rank", size(max(memory)) if memory else NOT_MEASURED),
+        ("Duration of the attempt that finished", duration(train.number("seconds"))),
+        ("Most memory, all ranks together", size(train.number("peak_memory_bytes"))),
         ("Precision", _word(train.text("precision"))),
-        ("Ranks", count(train.number("ranks"))),
-        ("Resumed from a checkpoint", _yes(train.flag("resumed"))),
-        ("Fingerprint of the run", _word(train.text("fingerprint"))),
+        ("Device", _word(train.text("device"))),
+        ("Ranks", count(train.number("num_processes"))),
+        ("ZeRO stage", count(train.number("zero_stage"))),
+        ("Resumed from a checkpoint", _resumed(train)),
     ]
-    return table("The run", ("Figure", "Value"), rows, ("Value",))
+    return table("The run", ("Figure", "Value"), rows)
+
+
+def _loss(value: Number) -> str:
+    return decimal(value, 3, "nats/token")
 
 
 def _chart(history: History, name: str, title: str, unit: str, columns: Mapping[str, str]) -> Chart:
@@ -212,36 +215,42 @@ def _baselines(evaluate: Figures) -> Block:
     return table("The same test tokens predicted by others", headers, rows, headers[1:])
 
 
-def _completions(samples: Any) -> list[Block]:
-    """Prompts and what the model wrote; continuations also show what the document really said."""
-    named = samples.items() if isinstance(samples, dict) else [("samples", samples)]
+def _completions(samples: Figures) -> list[Block]:
+    """What the model wrote: after the opening of test documents, beside what they say, and from nothing."""
+    continued = [
+        entry for record in samples.records("continuations")[:MAX_TEXTS] for entry in _continuation(record)
+    ]
+    free = [
+        Excerpt(cells(f"Sample {i}"), text)
+        for i, text in enumerate(samples.strings("samples")[:MAX_TEXTS], 1)
+    ]
+    warmth = decimal(samples.number("temperature"), 2)
     blocks: list[Block] = []
-    for name, records in named:
-        if not isinstance(records, list):
-            continue
-        entries = [
-            entry for record in records[:6] if isinstance(record, dict) for entry in _completion(record)
-        ]
-        if entries:
-            blocks.append(
-                Excerpts(cells("Texts of the model: ", Code(str(name))), tuple(entries), open=not blocks)
-            )
+    if continued:
+        blocks.append(
+            Excerpts(cells("Openings of test documents, continued greedily"), tuple(continued), open=True)
+        )
+    if free:
+        blocks.append(Excerpts(cells(f"Written from nothing, at temperature {warmth}"), tuple(free)))
     return blocks or [prose("Sample completions: ", Text(NOT_MEASURED), ".")]
 
 
-def _completion(record: Mapping[str, Any]) -> list[Excerpt]:
-    order = {key: place for place, key in enumerate(PARTS)}
-    named = sorted(record, key=lambda key: (order.get(key, len(order)), key))
-    return [
-        Excerpt(cells(Code(key)), record[key])
-        for key in named
-        if isinstance(record[key], str) and record[key]
-    ]
+def _continuation(record: Figures) -> list[Excerpt]:
+    labels = {
+        "prompt": "The document begins",
+        "greedy": "The model goes on",
+        "reference": "The document goes on",
+    }
+    texts = [(label, record.text(key)) for key, label in labels.items()]
+    return [Excerpt(cells(label), text) for label, text in texts if text is not None]
 
 
-def _shares(figures: Figures, key: str) -> str:
-    bounds = figures.bounds(key)
-    return NOT_MEASURED if bounds is None else f"{share(bounds[0])} to {share(bounds[1])}"
+def _resumed(train: Figures) -> str:
+    """`resumed_from` is null where the attempt began at the first step: not the same as absent."""
+    if "resumed_from" in train.values and train.values["resumed_from"] is None:
+        return "no"
+    step = train.number("resumed_from")
+    return NOT_MEASURED if step is None else f"yes, from step {count(step)}"
 
 
 def _yes(flag: bool | None) -> str:

@@ -19,10 +19,13 @@ from tasks.report import report
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> | pipe `tick` ```fence``` [link](http://evil.example) "
-    "</pre></details>\n# heading\n| a | b |\n\x1b[31mred\x07 \u202eright to left @everyone &lt;b&gt; {{ 7*7 }} {% raw %}\u0000"
+    "</pre></details>\n# heading\n| a | b |\n"
+    "\x1b[31mred\x07 \u202eright to left @everyone &lt;b&gt; {{ 7*7 }} {% raw %}\u0000"
 )
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-DIGESTS = {name: f"{index:032x}" for index, name in enumerate(("objects", "tokenizer", "split", "model", "lock"), 1)}
+DIGESTS = {
+    name: f"{index:032x}" for index, name in enumerate(("objects", "tokenizer", "split", "model", "lock"), 1)
+}
 
 
 def figures_of_all_stages() -> dict[str, dict[str, Any]]:
@@ -53,7 +56,11 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             },
             "dropped_samples": {
                 reason: [
-                    {"id": f"{i:032x}", "source": "web|<b>x</b>`", "excerpt": HOSTILE if i == 0 else f"sample {i}: "}
+                    {
+                        "id": f"{i:032x}",
+                        "source": "web|<b>x</b>`",
+                        "excerpt": HOSTILE if i == 0 else f"sample {i}: ",
+                    }
                     for i in range(3)
                 ]
                 for reason in dropped
@@ -104,14 +111,30 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
                     "tokens": blocks * 256,
                     "dropped_tail_tokens": 17,
                 }
-                for side, documents, blocks in (("train", 5865, 6309), ("validation", 690, 742), ("test", 345, 371))
+                for side, documents, blocks in (
+                    ("train", 5865, 6309),
+                    ("validation", 690, 742),
+                    ("test", 345, 371),
+                )
             },
         },
         "validate": {
             "success": True,
             "expectations": [
-                {"name": "documents >= 100", "suite": "corpus", "success": True, "observed": 6900, "expected": ">= 100"},
-                {"name": "no cluster on two sides", "suite": "split", "success": True, "observed": 0, "expected": 0},
+                {
+                    "name": "documents >= 100",
+                    "suite": "corpus",
+                    "success": True,
+                    "observed": 6900,
+                    "expected": ">= 100",
+                },
+                {
+                    "name": "no cluster on two sides",
+                    "suite": "split",
+                    "success": True,
+                    "observed": 0,
+                    "expected": 0,
+                },
             ],
         },
         "train": {
@@ -124,9 +147,18 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             "seconds": 83.4,
             "tokens_per_second": 19_350.2,
             "precision": "fp32",
-            "ranks": 2,
-            "resumed": False,
+            "device": "cpu",
+            "num_processes": 2,
+            "zero_stage": 1,
+            "global_batch_size": 16,
+            "resumed_from": None,
+            "stopped_early": False,
+            "model_step": 394,
+            "final_validation_loss": 3.82,
+            "peak_memory_bytes": 1_800_000_000,
             "fingerprint": "f" * 32,
+            "model_digest": DIGESTS["model"],
+            "mlflow_run_id": "d" * 32,
         },
         "evaluate": {
             "test_loss": 3.8,
@@ -134,7 +166,10 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             "perplexity_interval": [43.1, 46.4],
             "next_token_accuracy": 0.342,
             "bits_per_byte": 1.66,
+            "bits_per_byte_interval": [1.63, 1.69],
+            "continuations": 24,
             "bleu": 4.2,
+            "bleu_tokenizer": "13a",
             "rouge1": 0.31,
             "rougeL": 0.27,
             "tokens": 94_605,
@@ -169,7 +204,12 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             "aliases": ["candidate", "champion"],
             "run_id": "c" * 32,
             "tracking_uri": "sqlite:///.state/mlflow/mlflow.db",
-            "gate": {"passed": True, "reason": "better than version 2", "difference": -0.04, "interval": [-0.05, -0.03]},
+            "gate": {
+                "passed": True,
+                "reason": "better than version 2",
+                "difference": -0.04,
+                "interval": [-0.05, -0.03],
+            },
             "lineage": {
                 "object_manifest_digest": DIGESTS["objects"],
                 "tokenizer_digest": DIGESTS["tokenizer"],
@@ -185,7 +225,9 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
 def write_history(path: Path, steps: int = 394) -> None:
     """A training's curves: a falling loss with some noise, validation every 50 steps."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = "step,tokens,train_loss,validation_loss,learning_rate,gradient_norm,tokens_per_second,memory_bytes"
+    columns = (
+        "step,tokens,train_loss,validation_loss,learning_rate,gradient_norm,tokens_per_second,memory_bytes"
+    )
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns.split(","))
@@ -193,10 +235,14 @@ def write_history(path: Path, steps: int = 394) -> None:
             loss = 3.7 + 3.9 * math.exp(-step / 70) + 0.08 * math.sin(step * 2.1)
             looked = f"{loss + 0.1:.4f}" if step % 50 == 0 else ""
             rate = 1.5e-3 * min(1, step / 20) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
-            writer.writerow([step, step * 4096, f"{loss:.4f}", looked, f"{rate:.8f}", 0.9, 19_000 + step % 7 * 90, 9e8])
+            writer.writerow(
+                [step, step * 4096, f"{loss:.4f}", looked, f"{rate:.8f}", 0.9, 19_000 + step % 7 * 90, 9e8]
+            )
 
 
-def make_project(root: Path, change: Callable[[dict[str, dict[str, Any]]], None] = lambda stages: None) -> Paths:
+def make_project(
+    root: Path, change: Callable[[dict[str, dict[str, Any]]], None] = lambda stages: None
+) -> Paths:
     """Everything that the report reads, after `change` was made to the figures."""
     paths = Paths(root)
     stages = figures_of_all_stages()
@@ -205,8 +251,11 @@ def make_project(root: Path, change: Callable[[dict[str, dict[str, Any]]], None]
         write_json(paths.metrics(stage), values)
     write_history(paths.history)
     samples = {
-        "samples": [{"prompt": "The function returns", "completion": HOSTILE}],
-        "continuations": [{"prompt": "def", "generated": " f(x):\n    return x", "reference": " g(x):\n    pass"}],
+        "samples": [HOSTILE, "The function returns"],
+        "continuations": [
+            {"id": "e" * 32, "prompt": "def", "greedy": " f(x):", "reference": " g(x):\n    pass"}
+        ],
+        "temperature": 0.8,
     }
     write_json(paths.evaluate_samples, samples)
     paths.data_docs.mkdir(parents=True)
@@ -217,7 +266,7 @@ def make_project(root: Path, change: Callable[[dict[str, dict[str, Any]]], None]
 class Structure(HTMLParser):
     """What a browser would build: tags in order, attributes, and whether every tag is closed."""
 
-    VOID = {"meta", "br", "img", "link", "hr", "input"}
+    VOID = ("meta", "br", "img", "link", "hr", "input")
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -265,7 +314,7 @@ def outside_fences(markdown: str) -> list[str]:
 def test_the_page_tells_the_figures_that_decide(tmp_path: Path) -> None:
     html, markdown = rendered(make_project(tmp_path))
     text = "".join(Structure(html).text)
-    for shown in ("44.70", "43.10 to 46.40", "2,103", "131.4", "2,163,648", "0.9", "10.07 %", "champion", COMMIT):
+    for shown in ("44.70", "43.10 to 46.40", "2,103", "131.4", "2,163,648", "10.07 %", "champion", COMMIT):
         assert shown in text
         assert shown in markdown
     for digest in DIGESTS.values():
@@ -297,9 +346,14 @@ def test_html_of_strangers_is_shown_and_never_run(tmp_path: Path) -> None:
 def test_nothing_is_fetched_from_anywhere(tmp_path: Path) -> None:
     html, _ = rendered(make_project(tmp_path))
     page = Structure(html)
-    addresses = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
+    addresses = [
+        value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")
+    ]
     assert addresses
-    assert all(value and (value.startswith("#") or value == "../validate/data_docs/index.html") for value in addresses)
+    assert all(
+        value and (value.startswith("#") or value == "../validate/data_docs/index.html")
+        for value in addresses
+    )
     assert "url(" not in html
     assert "@import" not in html
 
@@ -351,12 +405,17 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_an_absent_figure_is_not_measured_and_named(tmp_path: Path) -> None:
     def remove(stages: dict[str, dict[str, Any]]) -> None:
         del stages["evaluate"]["bleu"], stages["evaluate"]["baselines"]["bigram"]
-        stages["train"]["resumed"] = None
+        del stages["train"]["resumed_from"]
 
     paths = make_project(tmp_path, remove)
     figures = report(ReportParams(), paths)
-    assert {"evaluate: bleu", "evaluate: baselines.bigram", "train: resumed"} <= set(figures.not_measured)
-    assert "| BLEU of continuations (0 to 100) | *not measured* |" in paths.report_markdown.read_text()
+    assert {"evaluate: bleu", "evaluate: baselines.bigram", "train: resumed_from"} <= set(
+        figures.not_measured
+    )
+    assert (
+        "| BLEU of continuations (0 to 100; tokenizer 13a) | *not measured* |"
+        in paths.report_markdown.read_text()
+    )
 
 
 def test_a_complete_run_leaves_nothing_unmeasured(tmp_path: Path) -> None:
@@ -368,10 +427,16 @@ def test_a_complete_run_leaves_nothing_unmeasured(tmp_path: Path) -> None:
     [
         ("clean", "documents_in", "ingest wrote 8,400 documents, but clean read 8,399"),
         ("tokenize", "documents", "dedupe kept 6,900 documents, but tokenize read 6,899"),
-        ("dedupe", "near_removed", "dedupe lost 1,100 documents, but exact and near duplicates add up to 1,099"),
+        (
+            "dedupe",
+            "near_removed",
+            "dedupe lost 1,100 documents, but exact and near duplicates add up to 1,099",
+        ),
     ],
 )
-def test_stages_that_contradict_each_other_are_pointed_out(tmp_path: Path, stage: str, key: str, sentence: str) -> None:
+def test_stages_that_contradict_each_other_are_pointed_out(
+    tmp_path: Path, stage: str, key: str, sentence: str
+) -> None:
     def lose_one(stages: dict[str, dict[str, Any]]) -> None:
         stages[stage][key] -= 1
 
@@ -391,7 +456,9 @@ def test_a_model_no_better_than_bigrams_is_said_to_be_so(tmp_path: Path) -> None
 
 def test_a_model_that_is_not_champion_does_not_claim_it(tmp_path: Path) -> None:
     def keep_back(stages: dict[str, dict[str, Any]]) -> None:
-        stages["register"].update(aliases=["candidate"], gate={"passed": False, "reason": "worse than version 2"})
+        stages["register"].update(
+            aliases=["candidate"], gate={"passed": False, "reason": "worse than version 2"}
+        )
 
     html, markdown = rendered(make_project(tmp_path, keep_back))
     for text in (html, markdown):
@@ -403,7 +470,9 @@ def test_figures_of_another_type_are_refused_by_file_and_key(tmp_path: Path) -> 
     def spoil(stages: dict[str, dict[str, Any]]) -> None:
         stages["evaluate"]["baselines"]["bigram"]["perplexity"] = "many"
 
-    with pytest.raises(InputError, match=r"evaluate\.json: key baselines\.bigram\.perplexity is 'many'.* a number"):
+    with pytest.raises(
+        InputError, match=r"evaluate\.json: key baselines\.bigram\.perplexity is 'many'.* a number"
+    ):
         report(ReportParams(), make_project(tmp_path, spoil))
 
 
@@ -455,7 +524,12 @@ def test_a_title_is_text_too(tmp_path: Path) -> None:
 
 def test_what_a_stage_took_is_shown_where_it_was_timed_here(tmp_path: Path) -> None:
     paths = make_project(tmp_path)
-    timing = {"started_at": "2026-01-02T03:04:05Z", "seconds": 83.4, "cpu_seconds": 160.2, "peak_memory_bytes": 900_000_000}
+    timing = {
+        "started_at": "2026-01-02T03:04:05Z",
+        "seconds": 83.4,
+        "cpu_seconds": 160.2,
+        "peak_memory_bytes": 900_000_000,
+    }
     write_json(paths.timing("train"), timing)
     _, markdown = rendered(paths)
     assert "| train | 1 min 23 s | 2 min 40 s | 900.00 MB | `2026-01-02T03:04:05Z` |" in markdown
@@ -481,7 +555,7 @@ def test_tables_have_headers_and_charts_have_titles(tmp_path: Path) -> None:
     assert all(attributes.get("scope") in ("col", "row") for tag, attributes in page.tags if tag == "th")
     named = {attributes["id"] for _, attributes in page.tags if attributes.get("id")}
     charts = [attributes for tag, attributes in page.tags if tag == "svg"]
-    assert len(charts) == 3
+    assert len(charts) == 4
     for chart in charts:
         assert chart["role"] == "img"
         assert set(str(chart["aria-labelledby"]).split()) <= named
