@@ -1,0 +1,175 @@
+"""`train-llm run`: list, plan, and only where there is work start the flow, on a server of our own if need be."""
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.children import stopped_by_signals
+from flows.forecast import as_text, duration, planned_with
+from flows.graph import has_remote, plan
+from flows.locks import check_host, clear_dead_locks, hold_workspace
+from flows.stage import Outcome, StageFailed, hold_object_store, run_stage
+from tasks.kit.console import redact
+from tasks.kit.errors import TrainLLMError
+from tasks.kit.paths import Paths
+
+if TYPE_CHECKING:
+    from flows.records import Record
+
+_WORDS = {
+    "ran": "done",
+    "run-cache": "restored",
+    "unchanged": "unchanged",
+    "fresh": "fresh",
+    "failed": "FAILED",
+    "not started": "not started",
+}
+
+
+def run(root: Path, stage: str | None, overrides: Sequence[str], git_ref: str | None) -> int:
+    """Bring `stage` (all without it) up to date. Returns the exit code.
+
+    Raises:
+        TrainLLMError: before anything was started, or because the server did not come up.
+    """
+    command = resume_command(stage, git_ref)
+    if not git_ref:
+        planned_with(root, stage, overrides)  # refuses wrong parameters and stages before anything is touched
+        with stopped_by_signals(), hold_workspace(root) as held:
+            if held:
+                check_host(root)
+                code = _prepare(root, stage, overrides, command)
+                if code is not None:
+                    return code
+        if held:
+            return _flow(root, stage, [], None, True, command)
+    return _flow(root, stage, list(overrides), git_ref, False, command)
+
+
+def _prepare(root: Path, stage: str | None, overrides: Sequence[str], command: str) -> int | None:
+    """Write the overrides, list the sources, print the plan. Returns an exit code when that was all."""
+    from tasks.params.tree import override_params
+
+    for change in override_params(Paths(root).params, overrides):
+        _say(f"params.yaml: {change}")
+    for line in clear_dead_locks(root):
+        _say(line)
+    with hold_object_store(root):
+        try:
+            _list_sources(root, stage)
+        except StageFailed as error:
+            return _report_failure([error.outcome], command)
+    stages = plan(root, [stage] if stage else ())
+    _say(as_text(stages))
+    return None if any(planned.has_work for planned in stages) else 0
+
+
+def _list_sources(root: Path, stage: str | None) -> None:
+    """Run the stages that always run and need no other: cheap listings, on which the plan rests."""
+    for planned in plan(root, [stage] if stage else ()):
+        if planned.is_source:
+            log = Paths(root).state / "logs" / "latest-listing" / f"{planned.name}.log"
+            log.unlink(missing_ok=True)
+            _show(run_stage(root, planned.name, log, planned.schedule.timeout_seconds, has_remote(root)))
+
+
+def _flow(
+    root: Path, stage: str | None, overrides: list[str], git_ref: str | None, listed: bool, command: str
+) -> int:
+    """Run the flow in this process, against PREFECT_API_URL or a server of our own. Returns the exit code."""
+    from flows.server import client_environment, prefect_server
+
+    with contextlib.ExitStack() as stack:
+        os.environ.update(client_environment(root))
+        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # our lines, not Prefect's
+        server = None
+        if not os.environ.get("PREFECT_API_URL"):
+            _say("Starting a Prefect server for this run (set PREFECT_API_URL to use one that is there) ...")
+            began = time.monotonic()
+            server = stack.enter_context(prefect_server(root))
+            os.environ["PREFECT_API_URL"] = server.url
+            stack.callback(os.environ.pop, "PREFECT_API_URL")
+        import flows.pipeline  # noqa: F401  (Prefect: seconds in which the server starts)
+
+        if server:
+            server.wait()
+            _say(f"Prefect answers at {server.url} after {duration(time.monotonic() - began)}.")
+        stack.callback(_send_what_is_queued)
+        return _call_flow(stage, overrides, git_ref, listed, command)
+
+
+def _send_what_is_queued() -> None:
+    """Hand logs and events to the server while it lives: at exit Prefect would retry against a dead one for 11 s."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        worker.drain_all(timeout=10)
+
+
+def _call_flow(
+    stage: str | None, overrides: list[str], git_ref: str | None, listed: bool, command: str
+) -> int:
+    from flows.pipeline import exit_code, on_outcome, on_start, train_llm
+
+    records: list[Record] = []
+    on_start.set(records.append)
+    on_outcome.set(_show)
+    state = train_llm(
+        git_ref=git_ref,
+        targets=[stage] if stage else None,
+        overrides=overrides or None,
+        listed=listed,
+        return_state=True,
+    )
+    record = records[0] if records else None
+    error = state.result(raise_on_failure=False) if not state.is_completed() else None
+    if record:
+        failed = [outcome for outcome in record.outcomes.values() if outcome.result == "failed"]
+        _say(f"Record of this run: {record.folder}")
+        if failed:
+            return _report_failure(failed, command)
+    if isinstance(error, TrainLLMError):
+        raise error
+    if not state.is_completed():
+        _complain(f"train-llm: error: the flow ended as {state.name}: {state.message or ''}")
+    return exit_code(record, error) if error else int(not state.is_completed())
+
+
+def _report_failure(failed: list[Outcome], command: str) -> int:
+    """Say of each failed stage what its last lines were, where the whole log is, and how to go on."""
+    sys.stdout.flush()
+    for outcome in failed:
+        lines = [f"\nStage {outcome.stage} failed: {outcome.reason}"]
+        lines += [f"    {line}" for line in outcome.tail]
+        lines += [f"Whole log: {outcome.log}"]
+        _complain("\n".join(lines))
+    _complain(f"Repair the cause, then go on with: {command}")
+    return failed[0].exit_code or 1
+
+
+def resume_command(stage: str | None, git_ref: str | None) -> str:
+    """The command that goes on after a failure; overrides are in params.yaml by then."""
+    return shlex.join(
+        ["train-llm", "run", *([stage] if stage else []), *(["--git-ref", git_ref] if git_ref else [])]
+    )
+
+
+def _show(outcome: Outcome) -> None:
+    reason = f"  {outcome.reason}" if outcome.reason and outcome.result in ("failed", "not started") else ""
+    _say(f"{outcome.stage:<12} {_WORDS[outcome.result]:<11} {duration(outcome.seconds):>10}{reason}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{redact(text)}\n")
+    sys.stdout.flush()
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"{redact(text)}\n")
+    sys.stderr.flush()

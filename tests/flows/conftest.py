@@ -1,0 +1,144 @@
+"""A small project to run flows on: five quick stages, our params.yaml, a git repository and a DVC cache of its own."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.children import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DVC_YAML = """
+stages:
+  list:
+    cmd: python work.py list
+    always_changed: true
+    deps: []
+    params: [snapshot]
+    outs: [data/list.txt]
+    meta: {retries: 1, tags: [network]}
+  words:
+    cmd: python work.py words
+    deps: [work.py, data/list.txt]
+    params: [clean]
+    outs: [data/words.txt]
+    metrics: [data/metrics/words.json]
+  left:
+    cmd: python work.py left
+    deps: [data/words.txt]
+    params: [evaluate]
+    outs: [data/left.txt]
+  right:
+    cmd: python work.py right
+    deps: [data/words.txt]
+    params: [quantize]
+    outs: [data/right.txt]
+  end:
+    cmd: python work.py end
+    deps: [data/left.txt, data/right.txt]
+    params: [report]
+    outs: [data/end.txt]
+"""
+
+WORK = '''
+"""The work of a stage: what it was told, what it read; `behaviour` (no dependency) makes it fail or hang."""
+import json, os, pathlib, sys, time, yaml
+
+stage = sys.argv[1]
+data = pathlib.Path("data")
+(data / "metrics").mkdir(parents=True, exist_ok=True)
+params = yaml.safe_load(pathlib.Path("params.yaml").read_text())
+behaviour = pathlib.Path(f"behaviour-{stage}")
+words = behaviour.read_text().split() if behaviour.exists() else []
+with open("ran.log", "a") as log:
+    log.write(stage + "\\n")
+print(f"{stage}: at work", flush=True)
+if "hang" in words:
+    pathlib.Path("hanging.pid").write_text(str(os.getpid()))
+    time.sleep(600)
+if "fail" in words:
+    print(f"{stage}: error: asked to fail", flush=True)
+    sys.exit(int(words[1]))
+if "chat" in words:
+    for number in range(3000):
+        print("line", number, os.environ.get("CHAT_SECRET", ""))
+inputs = {"list": [], "words": ["list"], "left": ["words"], "right": ["words"], "end": ["left", "right"]}[stage]
+text = "".join((data / f"{name}.txt").read_text() for name in inputs)
+section = {"list": "snapshot", "words": "clean", "left": "evaluate", "right": "quantize", "end": "report"}[stage]
+(data / f"{stage}.txt").write_text(f"{stage} {json.dumps(params[section])}\\n{text}")
+if stage == "words":
+    (data / "metrics" / "words.json").write_text(json.dumps({"documents": len(text)}))
+'''
+
+
+@pytest.fixture(scope="session")
+def toy_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project as committed, nothing run."""
+    folder = tmp_path_factory.mktemp("template") / "toy"
+    folder.mkdir()
+    (folder / "dvc.yaml").write_text(DVC_YAML)
+    (folder / "work.py").write_text(WORK)
+    (folder / ".gitignore").write_text("/.state/\n/runs/\n/data/\n/ran.log\n/behaviour-*\n/hanging.pid\n")
+    params = (ROOT / "params.yaml").read_text().replace("object_store: embedded", "object_store: aws")
+    (folder / "params.yaml").write_text(params)
+    _call(folder, "git", "init", "-q", "-b", "main")
+    _call(folder, sys.executable, "-m", "dvc", "init", "-q")
+    (folder / ".dvcignore").write_text("/.state\n/runs\n")
+    _call(folder, "git", "add", "-A")
+    author = ("-c", "user.name=t", "-c", "user.email=t@example.com")
+    _call(folder, "git", *author, "commit", "-qm", "Toy")
+    return folder
+
+
+@pytest.fixture
+def toy(toy_template: Path, tmp_path: Path) -> Path:
+    """A fresh copy of the project."""
+    return Path(shutil.copytree(toy_template, tmp_path / "toy", symlinks=True))
+
+
+@pytest.fixture(scope="session")
+def repro() -> Callable[..., None]:
+    """Plain `dvc repro` in a folder."""
+
+    def run(folder: Path, *arguments: str) -> None:
+        _call(folder, sys.executable, "-m", "dvc", "repro", "-q", *arguments)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def toy_done(
+    toy_template: Path, tmp_path_factory: pytest.TempPathFactory, repro: Callable[..., None]
+) -> Path:
+    """The project with all stages run; never altered, see `done`."""
+    folder = Path(shutil.copytree(toy_template, tmp_path_factory.mktemp("done") / "toy", symlinks=True))
+    repro(folder)
+    return folder
+
+
+@pytest.fixture
+def done(toy_done: Path, tmp_path: Path) -> Path:
+    """A copy of the project with all stages run."""
+    return Path(shutil.copytree(toy_done, tmp_path / "toy", symlinks=True))
+
+
+@pytest.fixture
+def ran() -> Callable[[Path], list[str]]:
+    """Names of the stages whose command ran in a folder, in order."""
+
+    def read(folder: Path) -> list[str]:
+        log = folder / "ran.log"
+        return log.read_text().split() if log.exists() else []
+
+    return read
+
+
+def _call(folder: Path, *command: str) -> None:
+    result = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
