@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,9 +131,10 @@ class Ranks:
         """End what still runs: launcher and ranks."""
         if self._process.poll() is None:
             family = self._family()
-            for process in [self._process, *family]:
-                with contextlib.suppress(psutil.Error, ProcessLookupError):
-                    process.kill()
+            self._process.kill()
+            for rank in family:
+                with contextlib.suppress(psutil.Error):
+                    rank.kill()
             psutil.wait_procs(family, timeout=10)
         self._process.wait()
 
@@ -220,8 +222,6 @@ def stage_created() -> float:
 
 def end_with_stage(attempt: Attempt) -> None:
     """End this rank at once when the stage's process is gone; a launcher between the two may outlive it."""
-    import threading
-
     def watch() -> None:
         try:
             stage = psutil.Process(attempt.stage_process)

@@ -110,7 +110,8 @@ def load_network(folder: Path) -> Any:
 def parameter_groups(network: Any, weight_decay: float) -> list[dict[str, Any]]:
     """Optimizer groups: decay for matrices, none for norms, biases and embeddings (also a tied output)."""
     embeddings = {id(m.weight) for m in network.modules() if isinstance(m, torch.nn.Embedding)}
-    decayed, plain = [], []
+    decayed: list[torch.nn.Parameter] = []
+    plain: list[torch.nn.Parameter] = []
     for parameter in network.parameters():
         if parameter.requires_grad:
             (decayed if parameter.ndim >= 2 and id(parameter) not in embeddings else plain).append(parameter)
