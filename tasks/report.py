@@ -14,17 +14,17 @@ from tasks.kit.files import write_atomically
 from tasks.kit.paths import Paths
 from tasks.params.report import ReportParams
 from tasks.text.figures import Figures, read_figures, read_history
-from tasks.text.funnel import disagreements, funnel_section, gate_section, tokenizer_section
+from tasks.text.funnel import disagreements, funnel_section, tokenizer_section
 from tasks.text.headline import facts, headline, warnings
 from tasks.text.lineage import (
     effort_section,
     identities,
     lineage_section,
-    registry_section,
     reproduction_section,
 )
 from tasks.text.page import Page, render_html, render_markdown
 from tasks.text.results import evaluation_section, quantization_section, training_section
+from tasks.text.verdicts import gate_section, registry_section
 
 STAGES = (
     "snapshot",

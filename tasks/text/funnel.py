@@ -4,21 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from tasks.text.charts import Bars
 from tasks.text.figures import Figures
-from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, measure, share, share_of
-from tasks.text.page import (
-    Block,
-    Cell,
-    Code,
-    Excerpt,
-    Excerpts,
-    Figure,
-    Link,
-    Section,
-    Text,
-    cells,
-    prose,
-    table,
-)
+from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, share, share_of
+from tasks.text.page import Block, Cell, Code, Excerpt, Excerpts, Figure, Section, Text, cells, table, word
+from tasks.text.quoting import visible
 
 MAX_SAMPLES = 10
 SIDES = ("train", "validation", "test")
@@ -26,44 +14,11 @@ SIDES = ("train", "validation", "test")
 
 def funnel_section(stages: Mapping[str, Figures]) -> Section:
     """Objects, documents, clean, survivors and the three sides, each with what it lost and why."""
-    blocks: list[Block] = [_bars(stages), _steps(stages), _reasons(stages), _sources(stages), _sides(stages)]
+    blocks: list[Block] = [_bars(stages), _steps(stages), _reasons(stages), _repairs(stages["clean"])]
+    blocks += [_sources(stages), _sides(stages)]
     blocks += _dropped_samples(stages["clean"])
     blocks += _duplicate_samples(stages["dedupe"])
     return Section("data", "Data: from objects to tokens", tuple(blocks))
-
-
-def gate_section(validate: Figures, data_docs: str | None) -> Section:
-    """What the data were held to before anything was spent on training."""
-    success = validate.flag("success", required=True)
-    expectations = validate.records("expectations")
-    met = sum(expectation.flag("success") is True for expectation in expectations)
-    verdict = Text("passed", "good") if success else Text("refused", "bad")
-    link: Cell = (
-        Link("Data Docs of Great Expectations", data_docs)
-        if data_docs
-        else Text("Data Docs were not written")
-    )
-    rows = [
-        (
-            Code(e.text("name") or NOT_MEASURED, 120),
-            _word(e.text("suite")),
-            Text("met", "good") if e.flag("success") else Text("not met", "bad"),
-            _value(e, "observed"),
-            _value(e, "expected"),
-        )
-        for e in sorted(expectations, key=lambda e: e.flag("success") is True)
-    ]
-    headers = ("Expectation", "Suite", "Verdict", "Observed", "Expected")
-    return Section(
-        "gate",
-        "Data gate",
-        (
-            prose(
-                "The gate ", verdict, f": {met} of {len(expectations)} expectations met. Details: ", link, "."
-            ),
-            table("Expectations, unmet ones first", headers, rows),
-        ),
-    )
 
 
 def disagreements(stages: Mapping[str, Figures]) -> list[str]:
@@ -71,10 +26,13 @@ def disagreements(stages: Mapping[str, Figures]) -> list[str]:
     ingest, clean, dedupe, tokenize = (stages[name] for name in ("ingest", "clean", "dedupe", "tokenize"))
     dropped = sum(number for _, number in clean.inside("dropped_by_reason").counts())
     removed = _total(dedupe, "exact_removed", "near_removed")
+    sides = [side.number("documents") for _, side in stages["split"].inside("sides").groups()]
+    placed = None if None in sides else sum(number for number in sides if number is not None)
     pairs: list[tuple[str, Number, str, Number]] = [
         ("ingest wrote", ingest.number("documents"), "clean read", clean.number("documents_in")),
         ("clean kept", clean.number("documents_out"), "dedupe read", dedupe.number("documents_in")),
         ("dedupe kept", dedupe.number("documents_out"), "tokenize read", tokenize.number("documents")),
+        ("tokenize wrote", tokenize.number("documents"), "the sides of the split add up to", placed),
         ("clean lost", _difference(clean), "its reasons add up to", dropped),
         ("dedupe lost", _difference(dedupe), "exact and near duplicates add up to", removed),
     ]
@@ -107,7 +65,6 @@ def _steps(stages: Mapping[str, Figures]) -> Block:
         _difference(clean),
         _difference(dedupe),
     )
-    tried = None if refused_records is None or read is None else read + refused_records
     rows = [
         (
             "Objects in the store",
@@ -119,7 +76,7 @@ def _steps(stages: Mapping[str, Figures]) -> Block:
             "Documents read",
             count(read, "documents"),
             count(refused_records),
-            share_of(refused_records, tried),
+            share_of(refused_records, _tried(ingest)),
         ),
         ("Clean", count(cleaned, "documents"), count(dropped), share_of(dropped, read)),
         ("Survivors of deduplication", count(kept, "documents"), count(removed), share_of(removed, cleaned)),
@@ -131,7 +88,7 @@ def _steps(stages: Mapping[str, Figures]) -> Block:
 def _reasons(stages: Mapping[str, Figures]) -> Block:
     rows: list[tuple[str | Cell, ...]] = []
     for name, key in (("ingest", "quarantine_by_reason"), ("clean", "dropped_by_reason")):
-        whole = stages[name].number("documents" if name == "ingest" else "documents_in")
+        whole = _tried(stages["ingest"]) if name == "ingest" else stages["clean"].number("documents_in")
         rows += [
             (Code(reason), name, count(number), share_of(number, whole))
             for reason, number in stages[name].inside(key).counts()
@@ -142,6 +99,34 @@ def _reasons(stages: Mapping[str, Figures]) -> Block:
         rows.append((label, "dedupe", count(dedupe.number(key)), share_of(dedupe.number(key), whole)))
     headers = ("Reason", "Stage", "Removed", "Share of the stage's input")
     return table("Why records and documents were removed", headers, rows, headers[2:])
+
+
+def _repairs(clean: Figures) -> Block:
+    whole = clean.number("documents_out")
+    scripts = clean.inside("by_script").counts()
+    rows: list[tuple[str | Cell, ...]] = [
+        (
+            "HTML turned into text",
+            count(clean.number("html_converted")),
+            share_of(clean.number("html_converted"), whole),
+        ),
+        (
+            "Wrong encoding undone",
+            count(clean.number("mojibake_repaired")),
+            share_of(clean.number("mojibake_repaired"), whole),
+        ),
+        *(
+            (Text(f"Mostly in {visible(script)} script"), count(n), share_of(n, whole))
+            for script, n in scripts
+        ),
+    ]
+    headers = ("Clean documents that were", "Documents", "Share of clean documents")
+    return table(
+        f"What was repaired, and how it is written ({count(clean.number('characters_out'), 'characters')})",
+        headers,
+        rows,
+        headers[1:],
+    )
 
 
 def _sources(stages: Mapping[str, Figures]) -> Block:
@@ -206,8 +191,9 @@ def tokenizer_section(tokenize: Figures) -> Section:
             "Train documents that it was trained on",
             count(tokenize.number("train_documents_seen"), "documents"),
         ),
+        ("Decoded again", word(tokenize.text("round_trip"))),
         ("Largest id in use", count(tokenize.number("max_id"))),
-        ("Encoded with", _word(tokenize.text("fast_path"))),
+        ("Encoded with", word(tokenize.text("fast_path"))),
     ]
     return Section(
         "tokenizer", "Tokenizer", (table("How the corpus was cut into tokens", ("Figure", "Value"), rows),)
@@ -219,7 +205,7 @@ def _dropped_samples(clean: Figures) -> Iterator[Block]:
     for reason in sorted(samples.values):
         records = samples.records(reason)[:MAX_SAMPLES]
         entries = tuple(
-            Excerpt(cells(_word(r.text("source")), " · ", _word(r.text("id"))), r.text("excerpt") or "")
+            Excerpt(cells(word(r.text("source")), " · ", word(r.text("id"))), r.text("excerpt") or "")
             for r in records
         )
         if entries:
@@ -231,32 +217,26 @@ def _dropped_samples(clean: Figures) -> Iterator[Block]:
 def _duplicate_samples(dedupe: Figures) -> Iterator[Block]:
     entries: list[Excerpt] = []
     for record in dedupe.records("samples")[:MAX_SAMPLES]:
-        about = f"similarity {decimal(record.number('similarity'), 3)}"
-        removed = cells("removed ", _word(record.text("id")), f" · {about} · ", _word(record.text("source")))
+        about = f"{visible(record.text('kind') or '')} duplicate, similarity {decimal(record.number('similarity'), 3)}"
+        removed = cells("removed ", word(record.text("id")), f" · {about} · ", word(record.text("source")))
         entries.append(Excerpt(removed, record.text("excerpt") or ""))
         entries.append(
-            Excerpt(cells("kept ", _word(record.text("kept_id"))), record.text("kept_excerpt") or "")
+            Excerpt(cells("kept ", word(record.text("kept_id"))), record.text("kept_excerpt") or "")
         )
     if entries:
         yield Excerpts(
-            cells(f"Near duplicates: {_plural(len(entries) // 2, 'pair')}, the removed one first"),
+            cells(f"Removed as duplicates: {_plural(len(entries) // 2, 'pair')}, the removed one first"),
             tuple(entries),
         )
-
-
-def _value(expectation: Figures, key: str) -> Cell:
-    value = expectation.values.get(key)
-    if isinstance(value, bool) or value is None:
-        return Text({True: "yes", False: "no", None: NOT_MEASURED}[value])
-    return Text(measure(value)) if isinstance(value, int | float) else Code(str(value), 160)
 
 
 def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _word(text: str | None) -> Cell:
-    return Text(NOT_MEASURED) if text is None else Code(text)
+def _tried(ingest: Figures) -> Number:
+    read, refused = ingest.number("documents"), ingest.number("refused_records")
+    return None if read is None or refused is None else read + refused
 
 
 def _difference(figures: Figures) -> Number:

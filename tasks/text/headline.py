@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tasks.text.figures import Figures
 from tasks.text.numerals import NOT_MEASURED, count, interval, measure
-from tasks.text.page import Cell, Code, Prose, Text, prose
+from tasks.text.page import Cell, Code, Prose, Text, prose, word
 from tasks.text.results import is_accepted
 
 Fact = tuple[str, Cell, str]
@@ -17,7 +17,7 @@ def headline(stages: Mapping[str, Figures]) -> Prose:
     return prose(
         Code(register.text("name", required=True) or ""),
         " version ",
-        _version(register),
+        word(register.text("version")),
         ": on text that it has never seen, this model is as unsure of the next token as if it chose between "
         f"{measure(model)} equally likely ones (an untrained model: {measure(untrained)}; a table of which token "
         f"follows which: {measure(bigram)}). {_gate_sentence(stages['validate'])} {_standing_sentence(register)}",
@@ -91,11 +91,6 @@ def _standing(register: Figures) -> Cell:
     if "champion" in aliases:
         return Text("champion", "good")
     return Text("candidate", "warn") if "candidate" in aliases else Text("not registered as either", "warn")
-
-
-def _version(register: Figures) -> Cell:
-    version = register.text("version")
-    return Text(NOT_MEASURED) if version is None else Code(version)
 
 
 def _gate(validate: Figures) -> Cell:

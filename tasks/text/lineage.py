@@ -7,29 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 from tasks.text.figures import Figures
 from tasks.text.numerals import NOT_MEASURED, duration, size
-from tasks.text.page import Block, Cell, Code, Commands, Section, Text, prose, table
+from tasks.text.page import Block, Cell, Code, Commands, Section, Text, prose, table, word
 
 PACKAGES = (
     "train-llm", "torch", "deepspeed", "transformers", "tokenizers", "datasets", "pyarrow", "onnxruntime",
     "onnxruntime-genai", "great-expectations", "mlflow", "dvc", "prefect",
 )  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-
-
-def registry_section(register: Figures) -> Section:
-    """Which version it became, and how the gate against the present champion was decided."""
-    gate = register.inside("gate")
-    rows: list[tuple[str | Cell, ...]] = [
-        ("Name", _word(register.text("name", required=True))),
-        ("Version", _word(register.text("version"))),
-        ("Aliases", Code(", ".join(register.strings("aliases")) or "none")),
-    ]
-    rows += [(key.replace("_", " "), _scalar(gate.values[key])) for key in gate.values]
-    return Section(
-        "registry",
-        "Registry and gate against the champion",
-        (table("The decision", ("Figure", "Value"), rows),),
-    )
 
 
 def identities(stages: Mapping[str, Figures]) -> dict[str, str | None]:
@@ -48,9 +32,9 @@ def identities(stages: Mapping[str, Figures]) -> dict[str, str | None]:
 
 def lineage_section(register: Figures, digests: Mapping[str, str | None]) -> Section:
     """What the model was made of, by digest."""
-    rows: list[tuple[str | Cell, ...]] = [(label, _word(digest)) for label, digest in digests.items()]
+    rows: list[tuple[str | Cell, ...]] = [(label, word(digest)) for label, digest in digests.items()]
     rows += [
-        ("MLflow run", _word(register.text("run_id"))),
+        ("MLflow run", word(register.text("run_id"))),
         (
             "MLflow address",
             Code(address, 160) if (address := register.text("tracking_uri")) else Text(NOT_MEASURED),
@@ -67,7 +51,7 @@ def effort_section(timings: Mapping[str, Figures]) -> Section:
             duration(timing.number("seconds")),
             duration(timing.number("cpu_seconds")),
             size(timing.number("peak_memory_bytes")),
-            _word(timing.text("started_at")),
+            word(timing.text("started_at")),
         )
         for stage, timing in timings.items()
     ]
@@ -114,19 +98,3 @@ def _packages() -> list[tuple[str, str]]:
         except PackageNotFoundError:
             found.append((name, "not installed"))
     return found
-
-
-def _scalar(value: object) -> Cell:
-    if value is None:
-        return Text(NOT_MEASURED)
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    if isinstance(value, int | float):
-        return Text(f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
-    if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
-        return Text(" to ".join(f"{v:,.4g}" for v in value))
-    return Code(str(value), 240)
-
-
-def _word(text: str | None) -> Cell:
-    return Text(NOT_MEASURED) if text is None else Code(text)

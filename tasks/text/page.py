@@ -177,6 +177,11 @@ def cells(*parts: str | Cell) -> tuple[Cell, ...]:
     return tuple(Text(part) if isinstance(part, str) else part for part in parts)
 
 
+def word(text: str | None) -> Cell:
+    """A stranger's word, or that there is none."""
+    return Text(NOT_MEASURED) if text is None else Code(text)
+
+
 def table(
     caption: str, headers: Sequence[str], rows: Sequence[Sequence[str | Cell]], numeric: Sequence[str] = ()
 ) -> Table:

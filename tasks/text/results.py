@@ -5,7 +5,20 @@ from collections.abc import Mapping, Sequence
 from tasks.text.charts import Chart, Line
 from tasks.text.figures import Figures
 from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, duration, interval, measure, share, size
-from tasks.text.page import Block, Cell, Code, Excerpt, Excerpts, Figure, Section, Text, cells, prose, table
+from tasks.text.page import (
+    Block,
+    Cell,
+    Code,
+    Excerpt,
+    Excerpts,
+    Figure,
+    Section,
+    Text,
+    cells,
+    prose,
+    table,
+    word,
+)
 from tasks.text.quoting import visible
 
 History = Mapping[str, list[float | None]]
@@ -135,8 +148,8 @@ def _run_table(train: Figures, history: History) -> Block:
         ("Speed", count(train.number("tokens_per_second"), "tokens/s")),
         ("Duration of the attempt that finished", duration(train.number("seconds"))),
         ("Most memory, all ranks together", size(train.number("peak_memory_bytes"))),
-        ("Precision", _word(train.text("precision"))),
-        ("Device", _word(train.text("device"))),
+        ("Precision", word(train.text("precision"))),
+        ("Device", word(train.text("device"))),
         ("Ranks", count(train.number("num_processes"))),
         ("ZeRO stage", count(train.number("zero_stage"))),
         ("Resumed from a checkpoint", _resumed(train)),
@@ -255,7 +268,3 @@ def _resumed(train: Figures) -> str:
 
 def _yes(flag: bool | None) -> str:
     return NOT_MEASURED if flag is None else "yes" if flag else "no"
-
-
-def _word(text: str | None) -> Cell:
-    return Text(NOT_MEASURED) if text is None else Code(text)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from tasks.kit.errors import InputError
 from tasks.kit.files import write_json
@@ -48,6 +49,10 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
         "clean": {
             "documents_in": 8400,
             "documents_out": 8000,
+            "characters_out": 6_300_000,
+            "html_converted": 410,
+            "mojibake_repaired": 37,
+            "by_script": {"latin": 7900, "han": 100},
             "dropped_by_reason": dropped,
             "by_source": {
                 "docstrings": {"documents_in": 6200, "documents_out": 6000},
@@ -98,6 +103,7 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             "unknown_rate": 0.0,
             "train_documents_seen": 5865,
             "fast_path": "gigatoken",
+            "round_trip": "exact",
             "tokenizer_digest": DIGESTS["tokenizer"],
             "max_id": 2047,
         },
@@ -379,6 +385,21 @@ def test_markdown_tables_keep_their_columns_whatever_a_source_is_called(tmp_path
     assert "`` web\\|<b>x</b>` ``" in markdown
 
 
+def test_a_markdown_parser_finds_no_markup_of_strangers(tmp_path: Path) -> None:
+    _, markdown = rendered(make_project(tmp_path))
+    blocks = MarkdownIt("commonmark").enable("table").parse(markdown)
+    inside = [token for block in blocks for token in (block, *(block.children or []))]
+    assert [token.attrGet("href") for token in inside if token.type == "link_open"] == [
+        "../validate/data_docs/index.html"
+    ]
+    html = {
+        token.content.split(">")[0].strip() for token in inside if token.type in ("html_block", "html_inline")
+    }
+    assert html == {"<details", "<details open", "</details"}
+    assert not any(token.type == "image" for token in inside)
+    assert sum(token.type == "heading_open" for token in inside) == markdown.count("\n## ") + 1
+
+
 def test_a_line_of_ten_thousand_characters_is_cut_and_its_length_told(tmp_path: Path) -> None:
     html, markdown = rendered(make_project(tmp_path))
     for text in (html, markdown):
@@ -427,6 +448,7 @@ def test_a_complete_run_leaves_nothing_unmeasured(tmp_path: Path) -> None:
     [
         ("clean", "documents_in", "ingest wrote 8,400 documents, but clean read 8,399"),
         ("tokenize", "documents", "dedupe kept 6,900 documents, but tokenize read 6,899"),
+        ("clean", "documents_out", "clean lost 401 documents, but its reasons add up to 400"),
         (
             "dedupe",
             "near_removed",
