@@ -81,7 +81,11 @@ def mix(value):  # type: ignore[no-untyped-def]
 
 @compiled
 def read_text(content, start, end, table, spaceless, tokens):  # type: ignore[no-untyped-def]
-    """One pass over a text: fills `tokens` with hashes; number of tokens, content hash and size."""
+    """One pass over a text: fills `tokens` with hashes; number of tokens, content hash and size.
+
+    The multiplications carry bits upwards only, `mix` spreads them at the end: a third of the time of doing both a
+    character.
+    """
     high, low, size, waiting = _HIGH_SEED, _LOW_SEED, 0, False
     count, word, inside = 0, np.uint64(0), False
     at = start
@@ -105,9 +109,7 @@ def read_text(content, start, end, table, spaceless, tokens):  # type: ignore[no
                 size += 1
                 waiting = False
             high = (high ^ code_point) * _GOLDEN
-            high ^= high >> _SHIFT
             low = (low ^ code_point) * _ODD
-            low ^= low >> _SHIFT
             size += 1
         alone = (flags & WORD) and spaceless[flags & SCRIPT_MASK]
         if inside and (alone or not flags & WORD):
@@ -119,7 +121,6 @@ def read_text(content, start, end, table, spaceless, tokens):  # type: ignore[no
             count += 1
         elif flags & WORD:
             word = (word ^ code_point) * _PRIME
-            word ^= word >> _SHIFT
             inside = True
     if inside:
         tokens[count] = mix(word)
