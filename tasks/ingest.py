@@ -306,9 +306,10 @@ def _check(
     if max(record_share, object_share) > params.max_refused_share:
         raise InputError(
             f"refused {figures.refused_records:,} of {num_records:,} records ({record_share:.1%}) and "
-            f"{figures.refused_objects:,} of {figures.objects:,} objects ({object_share:.1%}); ingest.max_refused_share "
-            f"allows {params.max_refused_share:.1%}. {_commonest(faults, source)} All are in {paths.ingest_quarantine}: "
-            "repair these objects, leave them out with snapshot.exclude, or raise the limit"
+            f"{figures.refused_objects:,} of {figures.objects:,} objects ({object_share:.1%}); "
+            f"ingest.max_refused_share allows {params.max_refused_share:.1%}. {_commonest(faults, source)} "
+            f"All are in {paths.ingest_quarantine}: repair these objects, leave them out with "
+            "snapshot.exclude, or raise the limit"
         )
     if not figures.documents - figures.missing_texts:
         raise InputError(

@@ -211,7 +211,8 @@ def _hold_users_lock(folder: Path, max_seconds: float = 30.0) -> Iterator[int]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise EnvironmentProblem(
-                        f"the embedded object store in {folder} has been stopping for {max_seconds:.0f} s; see {folder / 'weed.log'}"
+                        f"the embedded object store in {folder} has been stopping for {max_seconds:.0f} s: "
+                        f"see {folder / 'weed.log'}"
                     ) from None
                 time.sleep(0.02)
         yield descriptor

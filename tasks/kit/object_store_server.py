@@ -61,9 +61,8 @@ def write_credentials(path: Path) -> None:
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     temporary = path.with_suffix(".tmp")
-    with open(
-        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as file:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump({"identities": [identity]}, file)
     temporary.replace(path)
 

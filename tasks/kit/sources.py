@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 
 from tasks.kit.errors import EnvironmentProblem, InputError, ParamsError
 from tasks.kit.files import file_digest
@@ -127,7 +127,7 @@ def _is_versioned(source: Source, client: Any) -> bool:
 @contextlib.contextmanager
 def open_object(
     source: Source, entry: ObjectEntry, root: Path, address: StoreAddress | None
-) -> Iterator[IO[bytes]]:
+) -> Iterator[BinaryIO]:
     """The bytes of one object, all there and of the version that the snapshot saw.
 
     Raises:
@@ -142,7 +142,7 @@ def open_object(
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
         _download(source, entry, _connected(address), spool)
         spool.seek(0)
-        yield spool
+        yield cast(BinaryIO, spool)
 
 
 @functools.lru_cache(maxsize=4)
@@ -152,7 +152,7 @@ def _connected(address: StoreAddress) -> ObjectStore:
 
 
 @contextlib.contextmanager
-def _open_file(source: Source, entry: ObjectEntry, root: Path) -> Iterator[IO[bytes]]:
+def _open_file(source: Source, entry: ObjectEntry, root: Path) -> Iterator[BinaryIO]:
     path = root / source.prefix / entry.key
     try:
         if path.stat().st_size != entry.size or file_digest(path) != entry.etag:
@@ -165,7 +165,7 @@ def _open_file(source: Source, entry: ObjectEntry, root: Path) -> Iterator[IO[by
 
 def _changed(source: Source, entry: ObjectEntry) -> InputError:
     return InputError(
-        f"{source.name(entry.key)} was changed or removed since the snapshot: run the stage snapshot again (`dvc repro` does)"
+        f"{source.name(entry.key)} was changed or removed since the snapshot: run snapshot again (`dvc repro` does)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which encoding an object is in: its mark, UTF-8, what it declares, or what only one encoding can explain; never a guess."""
+"""Which encoding an object is in: its mark, UTF-8, a declaration, or what no other can explain; never a guess."""
 
 import codecs
 import functools
@@ -28,7 +28,9 @@ _MIN_COHERENCE = 0.5
 # The characters that every page of a language is full of. Chinese read as Korean, or Korean as Chinese, gives
 # common characters of the other language, but not these.
 _FREQUENT = {
-    "chinese": "的一是不了在人有我他这個个们們中来來上大为為和国國地到以说說时時要就出会會可也你对對生能而子那得于於着著下自之年过過发發后後作里裡用",
+    "chinese": "的一是不了在人有我他这個个们們中来來上大为為和国國地到以说說"
+    "时時要就出会會可也你对對生能而子那得于於着著下自之年过過发發"
+    "后後作里裡用",
     "japanese": "のにはをたがでてとしれさいもなるかっこすまらりあおくよけん",
     "korean": "이다는을의에가고한지도로기하서사인은를자어리라나과대아시",
 }

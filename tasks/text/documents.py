@@ -44,9 +44,10 @@ class DocumentSpool:
 
     def _flush(self) -> None:
         if self._rows:
+            values = zip(*self._rows, strict=True)
             columns = [
-                pa.array(column, field.type) for column, field in zip(zip(*self._rows), DOCUMENT_SCHEMA)
-            ]  # noqa: B905
+                pa.array(column, field.type) for column, field in zip(values, DOCUMENT_SCHEMA, strict=True)
+            ]
             self._writer.write_batch(pa.record_batch(columns, schema=DOCUMENT_SCHEMA))
             self._rows, self._size = [], 0
 

@@ -11,7 +11,7 @@ EXCERPT_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Record:
-    """One record of an object: `number` counts from 1 (line, row or element), `line` is where it begins, if lines count."""
+    """One record: `number` counts from 1 (line, row or element), `line` is where it begins, if lines count."""
 
     number: int
     fields: Mapping[str, Any]
@@ -26,6 +26,15 @@ class RecordFault:
     reason: str
     excerpt: str = ""
     lost: int = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes of one record, bytes of an unpacked object, and the fields in which a record may hold its text."""
+
+    max_document_bytes: int
+    max_object_bytes: int
+    text_fields: tuple[str, ...]
 
 
 class ObjectFault(Exception):

@@ -177,7 +177,7 @@ def _plant(tables: dict[str, list[_Record]], chance: random.Random) -> None:
 
 def _edit_lightly(text: str, chance: random.Random) -> str | None:
     """Replace about one word in a hundred; None when the texts would differ too much to be near duplicates."""
-    words = [m for m in re.finditer(r"\b[a-z]{4,}\b", text)]
+    words = list(re.finditer(r"\b[a-z]{4,}\b", text))
     if len(words) < 10:
         return None
     edited = text
