@@ -4,8 +4,21 @@ from collections.abc import Iterator, Mapping
 
 from tasks.text.charts import Bars
 from tasks.text.figures import Figures
-from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, share, share_of
-from tasks.text.page import Block, Cell, Code, Excerpt, Excerpts, Figure, Section, Text, cells, table, word
+from tasks.text.numerals import NOT_MEASURED, Number, count, decimal, share, share_of, size
+from tasks.text.page import (
+    Block,
+    Cell,
+    Code,
+    Excerpt,
+    Excerpts,
+    Figure,
+    Section,
+    Text,
+    cells,
+    prose,
+    table,
+    word,
+)
 from tasks.text.quoting import visible
 
 MAX_SAMPLES = 10
@@ -14,7 +27,13 @@ SIDES = ("train", "validation", "test")
 
 def funnel_section(stages: Mapping[str, Figures]) -> Section:
     """Objects, documents, clean, survivors and the three sides, each with what it lost and why."""
-    blocks: list[Block] = [_bars(stages), _steps(stages), _reasons(stages), _repairs(stages["clean"])]
+    blocks: list[Block] = [
+        _origin(stages["snapshot"]),
+        _bars(stages),
+        _steps(stages),
+        _reasons(stages),
+        _repairs(stages["clean"]),
+    ]
     blocks += [_sources(stages), _sides(stages)]
     blocks += _dropped_samples(stages["clean"])
     blocks += _duplicate_samples(stages["dedupe"])
@@ -29,18 +48,44 @@ def disagreements(stages: Mapping[str, Figures]) -> list[str]:
     sides = [side.number("documents") for _, side in stages["split"].inside("sides").groups()]
     placed = None if None in sides else sum(number for number in sides if number is not None)
     pairs: list[tuple[str, Number, str, Number]] = [
-        ("ingest wrote", ingest.number("documents"), "clean read", clean.number("documents_in")),
-        ("clean kept", clean.number("documents_out"), "dedupe read", dedupe.number("documents_in")),
-        ("dedupe kept", dedupe.number("documents_out"), "tokenize read", tokenize.number("documents")),
-        ("tokenize wrote", tokenize.number("documents"), "the sides of the split add up to", placed),
-        ("clean lost", _difference(clean), "its reasons add up to", dropped),
-        ("dedupe lost", _difference(dedupe), "exact and near duplicates add up to", removed),
+        (
+            "objects: snapshot listed",
+            stages["snapshot"].number("objects"),
+            "ingest was given",
+            ingest.number("objects"),
+        ),
+        ("documents: ingest wrote", ingest.number("documents"), "clean read", clean.number("documents_in")),
+        (
+            "documents: clean kept",
+            clean.number("documents_out"),
+            "dedupe read",
+            dedupe.number("documents_in"),
+        ),
+        (
+            "documents: dedupe kept",
+            dedupe.number("documents_out"),
+            "tokenize read",
+            tokenize.number("documents"),
+        ),
+        (
+            "documents: tokenize wrote",
+            tokenize.number("documents"),
+            "the sides of the split add up to",
+            placed,
+        ),
+        ("documents: clean lost", _difference(clean), "its reasons add up to", dropped),
+        ("documents: dedupe lost", _difference(dedupe), "exact and near duplicates add up to", removed),
     ]
     return [
-        f"{one} {count(left, 'documents')}, but {other} {count(right)}"
+        f"{one} {count(left)}, but {other} {count(right)}"
         for one, left, other, right in pairs
         if left is not None and right is not None and left != right
     ]
+
+
+def _origin(snapshot: Figures) -> Block:
+    objects, stored = count(snapshot.number("objects"), "objects"), size(snapshot.number("bytes"))
+    return prose("Read from ", word(snapshot.text("source")), f": {objects}, {stored}.")
 
 
 def _bars(stages: Mapping[str, Figures]) -> Block:
@@ -65,12 +110,14 @@ def _steps(stages: Mapping[str, Figures]) -> Block:
         _difference(clean),
         _difference(dedupe),
     )
+    objects, refused_objects = ingest.number("objects"), ingest.number("refused_objects")
+    readable = None if objects is None or refused_objects is None else objects - refused_objects
     rows = [
         (
-            "Objects in the store",
-            count(ingest.number("objects"), "objects"),
-            count(ingest.number("refused_objects")),
-            "",
+            "Objects read",
+            count(readable, "objects"),
+            count(refused_objects),
+            share_of(refused_objects, objects),
         ),
         (
             "Documents read",
@@ -87,18 +134,17 @@ def _steps(stages: Mapping[str, Figures]) -> Block:
 
 def _reasons(stages: Mapping[str, Figures]) -> Block:
     rows: list[tuple[str | Cell, ...]] = []
-    for name, key in (("ingest", "quarantine_by_reason"), ("clean", "dropped_by_reason")):
-        whole = _tried(stages["ingest"]) if name == "ingest" else stages["clean"].number("documents_in")
-        rows += [
-            (Code(reason), name, count(number), share_of(number, whole))
-            for reason, number in stages[name].inside(key).counts()
-        ]
+    refused = stages["ingest"].inside("quarantine_by_reason").counts()
+    rows += [(Code(reason), "ingest", count(number), "–") for reason, number in refused]
+    whole = stages["clean"].number("documents_in")
+    dropped = stages["clean"].inside("dropped_by_reason").counts()
+    rows += [(Code(reason), "clean", count(number), share_of(number, whole)) for reason, number in dropped]
     dedupe = stages["dedupe"]
     whole = dedupe.number("documents_in")
     for label, key in (("exact duplicate", "exact_removed"), ("near duplicate", "near_removed")):
         rows.append((label, "dedupe", count(dedupe.number(key)), share_of(dedupe.number(key), whole)))
     headers = ("Reason", "Stage", "Removed", "Share of the stage's input")
-    return table("Why records and documents were removed", headers, rows, headers[2:])
+    return table("Why objects, records and documents were removed", headers, rows, headers[2:])
 
 
 def _repairs(clean: Figures) -> Block:
@@ -146,7 +192,7 @@ def _sources(stages: Mapping[str, Figures]) -> Block:
             (
                 Code(source),
                 count(read),
-                count(ingest.number("refused")),
+                count(ingest.number("refused_records")),
                 count(dropped if clean.values else 0),
                 count(removed if dedupe.values else 0),
                 count(kept if dedupe.values else 0),

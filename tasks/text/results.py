@@ -86,49 +86,50 @@ def quantization_section(quantize: Figures) -> Section:
     """Size and perplexity of each small format, judged from the files that ship."""
     reference = quantize.inside("reference")
     whole = reference.number("bytes")
+    perplexity = measure(reference.number("perplexity"))
     rows: list[tuple[str | Cell, ...]] = [
-        (
-            "reference",
-            size(whole),
-            "1.00 ×",
-            measure(reference.number("perplexity")),
-            "–",
-            Text("–"),
-            Text("–"),
-        )
+        ("trained model", "–", size(whole), "1.00 ×", perplexity, "–", "–", "–")
     ]
     for name, figures in quantize.inside("formats").groups():
         small = figures.number("bytes")
-        ratio = whole / small if whole is not None and small else None
         rows.append(
             (
                 Code(name),
+                word(figures.text("engine")),
                 size(small),
-                decimal(ratio, 2, "×"),
+                decimal(whole / small if whole is not None and small else None, 2, "×"),
                 measure(figures.number("perplexity")),
                 share(figures.number("perplexity_increase"), 2, signed=True),
-                verdict(figures.text("verdict")),
-                Code(figures.text("reason") or "", 200) if figures.has("reason") else Text("–"),
+                _verdict(figures.text("verdict")),
+                Code(figures.text("reason") or NOT_MEASURED, 200),
             )
         )
-    headers = ("Format", "Size", "Smaller by", "Perplexity", "Change of perplexity", "Verdict", "Reason")
-    return Section(
-        "quantization", "Small formats", (table("Formats and what they cost", headers, rows, headers[1:5]),)
+    headers = (
+        "Format",
+        "Engine",
+        "Size",
+        "Smaller by",
+        "Perplexity",
+        "Change of perplexity",
+        "Verdict",
+        "Reason",
     )
+    judged = (
+        f"{count(quantize.number('blocks'), 'test blocks')} ({count(quantize.number('tokens'), 'tokens')})"
+    )
+    blocks = (table(f"Judged from the saved files on {judged}", headers, rows, headers[2:6]),)
+    return Section("quantization", "Small formats", blocks)
 
 
-def is_accepted(word: str | None) -> bool:
-    """Whether a format's verdict lets it be used."""
-    return word in ("accepted", "passed", "ok", "kept")
+def is_accepted(verdict: str | None) -> bool:
+    """Whether the verdict on a format lets it be used; quantize writes `accepted` or `refused`."""
+    return verdict == "accepted"
 
 
-def verdict(word: str | None) -> Cell:
-    """A stage's verdict in its own word, coloured where the word is known."""
-    if word is None:
-        return Text(NOT_MEASURED)
-    if is_accepted(word):
-        return Text(word, "good")
-    return Text(word, "bad") if word in ("refused", "failed", "rejected") else Code(word)
+def _verdict(verdict: str | None) -> Cell:
+    if verdict in ("accepted", "refused"):
+        return Text(verdict, "good" if is_accepted(verdict) else "bad")
+    return word(verdict)
 
 
 def _run_table(train: Figures, history: History) -> Block:

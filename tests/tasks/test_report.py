@@ -33,16 +33,21 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
     """Figures as the stages write them, of a run in which everything went well."""
     dropped = {"too_short": 310, "missing_text": 40, "few_letters": 25, "repeated_lines": 25}
     return {
-        "snapshot": {"objects": 61, "bytes": 48_123_456, "digest": DIGESTS["objects"]},
+        "snapshot": {
+            "source": "s3://corpus/sample/",
+            "objects": 61,
+            "bytes": 48_123_456,
+            "digest": DIGESTS["objects"],
+        },
         "ingest": {
             "objects": 61,
             "documents": 8400,
             "refused_records": 12,
             "refused_objects": 1,
             "by_source": {
-                "docstrings": {"documents": 6200, "refused": 2},
-                "topics": {"documents": 1200, "refused": 0},
-                "web|<b>x</b>`": {"documents": 1000, "refused": 10},
+                "docstrings": {"documents": 6200, "refused_records": 2},
+                "topics": {"documents": 1200, "refused_records": 0},
+                "web|<b>x</b>`": {"documents": 1000, "refused_records": 10},
             },
             "quarantine_by_reason": {"not JSON": 9, "unknown encoding": 3},
         },
@@ -186,9 +191,12 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             },
         },
         "quantize": {
+            "blocks": 200,
+            "tokens": 51_000,
             "reference": {"bytes": 8_654_592, "perplexity": 44.7},
             "formats": {
                 "int8": {
+                    "engine": "onnxruntime-genai",
                     "bytes": 2_301_000,
                     "perplexity": 44.8,
                     "perplexity_increase": 0.0022,
@@ -196,6 +204,7 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
                     "reason": "grew by less than 5 %",
                 },
                 "int4": {
+                    "engine": "onnxruntime-genai",
                     "bytes": 1_450_000,
                     "perplexity": 49.2,
                     "perplexity_increase": 0.1007,
@@ -332,7 +341,7 @@ def test_every_loss_has_its_reason_and_number(tmp_path: Path) -> None:
     _, markdown = rendered(make_project(tmp_path))
     for row in (
         "| `too_short` | clean | 310 | 3.7 % |",
-        "| `not JSON` | ingest | 9 | 0.1 % |",
+        "| `not JSON` | ingest | 9 | – |",
         "| near duplicate | dedupe | 400 | 5.0 % |",
         "| Survivors of deduplication | 6,900 documents | 1,100 | 13.8 % |",
     ):
@@ -446,13 +455,13 @@ def test_a_complete_run_leaves_nothing_unmeasured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stage", "key", "sentence"),
     [
-        ("clean", "documents_in", "ingest wrote 8,400 documents, but clean read 8,399"),
-        ("tokenize", "documents", "dedupe kept 6,900 documents, but tokenize read 6,899"),
-        ("clean", "documents_out", "clean lost 401 documents, but its reasons add up to 400"),
+        ("clean", "documents_in", "documents: ingest wrote 8,400, but clean read 8,399"),
+        ("tokenize", "documents", "documents: dedupe kept 6,900, but tokenize read 6,899"),
+        ("clean", "documents_out", "documents: clean lost 401, but its reasons add up to 400"),
         (
             "dedupe",
             "near_removed",
-            "dedupe lost 1,100 documents, but exact and near duplicates add up to 1,099",
+            "documents: dedupe lost 1,100, but exact and near duplicates add up to 1,099",
         ),
     ],
 )
@@ -530,7 +539,7 @@ def test_secrets_of_the_environment_appear_nowhere(tmp_path: Path, monkeypatch: 
     def leak(stages: dict[str, dict[str, Any]]) -> None:
         stages["clean"]["dropped_samples"]["too_short"][0]["excerpt"] = f"key = {secret}"
         stages["register"]["tracking_uri"] = "https://user:hunter2@mlflow.example"
-        stages["ingest"]["by_source"][secret] = {"documents": 0, "refused": 0}
+        stages["ingest"]["by_source"][secret] = {"documents": 0, "refused_records": 0}
 
     for text in rendered(make_project(tmp_path, leak)):
         assert "s3cr" not in text
