@@ -146,7 +146,7 @@ def open_run(
     """
     with store(paths) as (client, experiment_id):
         flat = flatten(params or {})
-        with _reported(paths), _store_lock(tracking_uri(paths)):
+        with reported(paths), store_lock(tracking_uri(paths), "runs"):
             run = _find_or_create(client, experiment_id, name, key, flat)
             _log_params_and_tags(client, run.run_id, flat, tags or {})
         try:
@@ -178,10 +178,24 @@ def store(paths: Paths) -> Iterator[tuple[Any, str]]:
     uri = tracking_uri(paths)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    with _reported(paths), _store_lock(uri):
+    with reported(paths, OSError), store_lock(uri, "set_up"):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         experiment_id = _experiment(client, uri, paths)
     yield client, experiment_id
+
+
+def download(paths: Paths, uri: str, target: Path) -> Path:
+    """Copy the artifacts at `uri` below the folder `target`. Returns the path of the copy.
+
+    Raises:
+        EnvironmentProblem: they are gone or out of reach.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    with reported(paths):
+        return Path(
+            download_artifacts(artifact_uri=uri, dst_path=str(target), tracking_uri=tracking_uri(paths))
+        )
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -244,13 +258,13 @@ def _log_params_and_tags(
 
 
 @contextlib.contextmanager
-def _reported(paths: Paths) -> Iterator[None]:
-    """Turn what MLflow raises when its store is away or broken into a message that names the address."""
+def reported(paths: Paths, *also: type[Exception]) -> Iterator[None]:
+    """Turn what MLflow raises when its store is away or broken, and `also`, into a message with the address."""
     from mlflow.exceptions import MlflowException
 
     try:
         yield
-    except (MlflowException, OSError) as error:
+    except (MlflowException, *also) as error:
         raise EnvironmentProblem(
             f"MLflow at {redact(tracking_uri(paths))} cannot be used ({first_line(error)}): start it, correct "
             "MLFLOW_TRACKING_URI and its credentials, or unset it to keep the runs in .state/mlflow"
@@ -258,12 +272,12 @@ def _reported(paths: Paths) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _store_lock(uri: str) -> Iterator[None]:
-    """Hold the file lock beside a sqlite store; a server orders its writers itself."""
+def store_lock(uri: str, name: str) -> Iterator[None]:
+    """Hold the lock file NAME beside a sqlite store; a server orders its writers itself."""
     if not uri.startswith("sqlite:///"):
         yield
         return
-    path = Path(f"{uri.removeprefix('sqlite:///').partition('?')[0]}.lock")
+    path = Path(f"{uri.removeprefix('sqlite:///').partition('?')[0]}.{name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -7,13 +7,16 @@ import numpy.typing as npt
 
 from tasks.model.bootstrap import interval, resampled_ratios
 
+# With fewer blocks a bootstrap knows nothing of the spread: of one block every resample is the same.
+MIN_BLOCKS = 8
+
 
 @dataclass(frozen=True)
 class GateVerdict:
     """What the gate found; bits a byte of both, and the interval of candidate minus champion."""
 
     verdict: str
-    """`promote`, `refuse` or `inconclusive`."""
+    """`promote`, `refuse`, `inconclusive`, or `same` for the champion itself."""
     reason: str
     candidate_bits_per_byte: float | None
     champion_bits_per_byte: float | None
@@ -46,7 +49,9 @@ def gate(
         f"{candidate:.4f} bits a byte against the champion's {champion:.4f}, difference "
         f"{candidate - champion:+.4f}, {percent} interval [{low:+.4f}, {high:+.4f}] over {len(num_bytes)} blocks"
     )
-    if high < 0:
+    if len(num_bytes) < MIN_BLOCKS:
+        verdict, meaning = "inconclusive", f"fewer than {MIN_BLOCKS} test blocks cannot tell"
+    elif high < 0:
         verdict, meaning = "promote", "better than the champion"
     elif low > 0:
         verdict, meaning = "refuse", "worse than the champion"
@@ -62,3 +67,18 @@ def gate(
         confidence=confidence,
         blocks=len(num_bytes),
     )
+
+
+def first_champion(confidence: float, improvement: float) -> GateVerdict:
+    """The verdict on a candidate that beat its untrained twin when there is no champion to compare with."""
+    reason = f"no champion yet, and the test loss is {improvement:.1%} below the untrained twin's"
+    return _uncompared("promote", reason, confidence)
+
+
+def same_model(confidence: float, version: str) -> GateVerdict:
+    """The verdict on a candidate with the very weights of the champion."""
+    return _uncompared("same", f"this very model is the champion already (version {version})", confidence)
+
+
+def _uncompared(verdict: str, reason: str, confidence: float) -> GateVerdict:
+    return GateVerdict(verdict, reason, None, None, None, None, confidence, 0)

@@ -67,6 +67,14 @@ def score_ids(
     logits: Logits, ids: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """(nats, correct) of each row of `ids`, summed in float64 over its targets."""
+    losses, hits = target_losses(logits, ids)
+    return losses.sum(axis=1), hits.sum(axis=1)
+
+
+def target_losses(
+    logits: Logits, ids: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Nats of each target, and whether it was the likeliest token: (num_blocks, block_size - 1) both."""
     values = logits(ids)[:, :-1]
     vocabulary_size = values.shape[-1]
     predictions = np.ascontiguousarray(values).reshape(-1, vocabulary_size)
@@ -77,7 +85,7 @@ def score_ids(
         part = slice(start, start + _POSITIONS_AT_ONCE)
         losses[part], hits[part] = _losses(predictions[part], targets[part])
     shape = (len(ids), ids.shape[1] - 1)
-    return losses.reshape(shape).sum(axis=1), hits.reshape(shape).sum(axis=1)
+    return losses.reshape(shape), hits.reshape(shape)
 
 
 def model_logits(model: Any) -> Logits:
