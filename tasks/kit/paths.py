@@ -94,6 +94,11 @@ class Paths:
         return self.data / "split"
 
     @property
+    def expectations(self) -> Path:
+        """Reviewed suites of the gate: source, not output."""
+        return self.data / "expectations"
+
+    @property
     def data_docs(self) -> Path:
         """Great Expectations' HTML."""
         return self.data / "validate" / "data_docs"
