@@ -86,7 +86,7 @@ def build_page(params: ReportParams, paths: Paths, stages: Mapping[str, Figures]
             registry_section(stages["register"]),
             lineage_section(stages["register"], known),
             effort_section(timings(paths)),
-            reproduction_section(known["Git commit"]),
+            reproduction_section(known["Git commit"], stages["register"].inside("lineage").text("git_dirty")),
         ),
     )
 

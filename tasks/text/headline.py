@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tasks.text.figures import Figures
 from tasks.text.numerals import NOT_MEASURED, count, interval, measure
 from tasks.text.page import Cell, Code, Prose, Text, prose, word
+from tasks.text.quoting import visible
 from tasks.text.results import is_accepted
 
 Fact = tuple[str, Cell, str]
@@ -83,7 +84,8 @@ def _gate_sentence(validate: Figures) -> str:
 def _standing_sentence(register: Figures) -> str:
     if "champion" in register.strings("aliases"):
         return "It is the champion."
-    return "It is not the champion; the gate against the present one is below."
+    reason = register.inside("gate").text("reason")
+    return f"It is not the champion: {visible(reason) if reason else NOT_MEASURED}."
 
 
 def _standing(register: Figures) -> Cell:

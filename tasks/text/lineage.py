@@ -25,15 +25,21 @@ def identities(stages: Mapping[str, Figures]) -> dict[str, str | None]:
         "Split": register.text("split_digest") or stages["split"].text("digest"),
         "Model": register.text("model_digest") or stages["train"].text("model_digest"),
         "Training (fingerprint)": stages["train"].text("fingerprint"),
-        "dvc.lock": register.text("dvc_lock_digest"),
-        "Git commit": register.text("git_commit"),
+        "dvc.lock": _recorded(register.text("dvc_lock_digest")),
+        "Git commit": _recorded(register.text("git_commit")),
     }
+
+
+def _recorded(value: str | None) -> str | None:
+    """`none` is what register writes where there is no git or no dvc.lock."""
+    return None if value == "none" else value
 
 
 def lineage_section(register: Figures, digests: Mapping[str, str | None]) -> Section:
     """What the model was made of, by digest."""
     rows: list[tuple[str | Cell, ...]] = [(label, word(digest)) for label, digest in digests.items()]
     rows += [
+        ("Files changed since that commit", word(register.inside("lineage").text("git_dirty"))),
         ("MLflow run", word(register.text("run_id"))),
         (
             "MLflow address",
@@ -65,10 +71,12 @@ def effort_section(timings: Mapping[str, Figures]) -> Section:
     return Section("effort", "What it took", blocks)
 
 
-def reproduction_section(commit: str | None) -> Section:
+def reproduction_section(commit: str | None, dirty: str | None) -> Section:
     """The commands that make the same model again, and the packages it was made with."""
     known = commit is not None and _COMMIT.fullmatch(commit) is not None
     remark = "" if known else " The commit was not recorded: the first line must be yours."
+    if known and dirty != "false":
+        remark = " Files may have been changed since that commit: it alone need not give the same model."
     blocks: tuple[Block, ...] = (
         prose(f"From a clone of the project.{remark}"),
         Commands(

@@ -131,21 +131,14 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
         },
         "validate": {
             "success": True,
+            "documents": 6900,
             "expectations": [
-                {
-                    "name": "documents >= 100",
-                    "suite": "corpus",
-                    "success": True,
-                    "observed": 6900,
-                    "expected": ">= 100",
-                },
-                {
-                    "name": "no cluster on two sides",
-                    "suite": "split",
-                    "success": True,
-                    "observed": 0,
-                    "expected": 0,
-                },
+                expectation("enough_rows", 6900, {"min_value": 100}),
+                expectation("clean_adds_up", 0, {"min_value": 0, "max_value": 0}),
+                expectation("unknown_rate", 0.0, {"max_value": 0.001}),
+                expectation("share_of_train", 0.85, {"min_value": 0.8, "max_value": 0.9}),
+                expectation("ids_are_unique", "6900 values, all as expected", "values to be unique"),
+                expectation("sides", ["test", "train"], {"value_set": ["train", "test"]}),
             ],
         },
         "train": {
@@ -235,6 +228,11 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             },
         },
     }
+
+
+def expectation(name: str, observed: Any, expected: Any, success: bool = True) -> dict[str, Any]:
+    """One line of the data gate."""
+    return {"name": name, "suite": "figures", "success": success, "observed": observed, "expected": expected}
 
 
 def write_history(path: Path, steps: int = 394) -> None:
@@ -430,6 +428,25 @@ def test_lone_surrogates_do_not_stop_the_page(tmp_path: Path) -> None:
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert rendered(make_project(tmp_path / "one")) == rendered(make_project(tmp_path / "two"))
+
+
+def test_expectations_are_told_in_words_with_the_unmet_ones_first(tmp_path: Path) -> None:
+    def fail(stages: dict[str, dict[str, Any]]) -> None:
+        stages["validate"]["success"] = False
+        stages["validate"]["expectations"].append(expectation("no_leak", 3, {"max_value": 0}, success=False))
+
+    html, markdown = rendered(make_project(tmp_path, fail))
+    rows = [line for line in markdown.splitlines() if "`figures`" in line]
+    assert rows == [
+        "| `no_leak` | `figures` | **not met** | 3 | at most 0 |",
+        "| `enough_rows` | `figures` | **met** | 6,900 | at least 100 |",
+        "| `clean_adds_up` | `figures` | **met** | 0 | 0 |",
+        "| `unknown_rate` | `figures` | **met** | 0 | at most 0.001 |",
+        "| `share_of_train` | `figures` | **met** | 0.85 | 0.8 to 0.9 |",
+        "| `ids_are_unique` | `figures` | **met** | `6900 values, all as expected` | `values to be unique` |",
+        '| `sides` | `figures` | **met** | `[\'test\', \'train\']` | `{"value_set": ["train", "test"]}` |',
+    ]
+    assert "The data did not pass the gate (6 of 7 expectations met)." in html
 
 
 def test_an_absent_figure_is_not_measured_and_named(tmp_path: Path) -> None:
