@@ -1,17 +1,19 @@
 """The report: what it tells, what it does to hostile texts, what it refuses."""
 
 import csv
+import dataclasses
 import json
 import math
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from markdown_it import MarkdownIt
 
+from tasks.__main__ import stage_function
 from tasks.kit.errors import InputError
 from tasks.kit.files import write_json
 from tasks.kit.paths import Paths
@@ -180,7 +182,7 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             "baselines": {
                 "untrained": {"perplexity": 2103.2, "next_token_accuracy": 0.0007},
                 "bigram": {"perplexity": 131.4, "next_token_accuracy": 0.21},
-                "unigram": {"perplexity": 540.1, "next_token_accuracy": 0.07},
+                "unigram": {"perplexity": 540.1, "next_token_accuracy": None},
             },
         },
         "quantize": {
@@ -212,11 +214,18 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
             "aliases": ["candidate", "champion"],
             "run_id": "c" * 32,
             "tracking_uri": "sqlite:///.state/mlflow/mlflow.db",
+            "new_version": True,
+            "improvement_over_untrained": 0.503,
+            "champion_version": "2",
             "gate": {
-                "passed": True,
-                "reason": "better than version 2",
+                "verdict": "promote",
+                "reason": "better than the champion",
+                "candidate_bits_per_byte": 1.66,
+                "champion_bits_per_byte": 1.70,
                 "difference": -0.04,
                 "interval": [-0.05, -0.03],
+                "confidence": 0.95,
+                "blocks": 371,
             },
             "lineage": {
                 "object_manifest_digest": DIGESTS["objects"],
@@ -225,6 +234,7 @@ def figures_of_all_stages() -> dict[str, dict[str, Any]]:
                 "model_digest": DIGESTS["model"],
                 "dvc_lock_digest": DIGESTS["lock"],
                 "git_commit": COMMIT,
+                "git_dirty": "false",
             },
         },
     }
@@ -504,14 +514,42 @@ def test_a_model_no_better_than_bigrams_is_said_to_be_so(tmp_path: Path) -> None
 
 def test_a_model_that_is_not_champion_does_not_claim_it(tmp_path: Path) -> None:
     def keep_back(stages: dict[str, dict[str, Any]]) -> None:
-        stages["register"].update(
-            aliases=["candidate"], gate={"passed": False, "reason": "worse than version 2"}
-        )
+        stages["register"].update(aliases=["candidate"])
+        stages["register"]["gate"].update(verdict="refuse", reason="worse than version 2", difference=0.04)
 
     html, markdown = rendered(make_project(tmp_path, keep_back))
     for text in (html, markdown):
-        assert "It is not the champion" in text
+        assert "It is not the champion: worse than version 2." in text
         assert "worse than version 2" in text
+
+
+def test_the_first_model_is_not_blamed_for_having_no_champion_to_meet(tmp_path: Path) -> None:
+    def first(stages: dict[str, dict[str, Any]]) -> None:
+        stages["register"]["champion_version"] = None
+        for key in ("candidate_bits_per_byte", "champion_bits_per_byte", "difference", "interval"):
+            stages["register"]["gate"][key] = None
+
+    paths = make_project(tmp_path, first)
+    assert not [note for note in report(ReportParams(), paths).not_measured if note.startswith("register")]
+    assert "| Champion compared with | none |" in paths.report_markdown.read_text()
+    assert "| Champion | not compared |" in paths.report_markdown.read_text()
+
+
+def test_the_commit_is_no_promise_where_files_had_changed(tmp_path: Path) -> None:
+    def change(stages: dict[str, dict[str, Any]]) -> None:
+        stages["register"]["lineage"]["git_dirty"] = "true"
+
+    _, markdown = rendered(make_project(tmp_path, change))
+    assert "it alone need not give the same model" in markdown
+
+
+def test_the_page_asks_only_for_figures_that_the_stages_write(tmp_path: Path) -> None:
+    """A renamed figure would be shown as not measured for ever; its stage's own class tells it here."""
+    asked = report(ReportParams(), make_project(tmp_path)).not_measured
+    assert asked == ("evaluate: baselines.unigram.next_token_accuracy",)
+    for stage, values in figures_of_all_stages().items():
+        fields = {field.name for field in dataclasses.fields(get_type_hints(stage_function(stage))["return"])}
+        assert set(values) <= fields, stage
 
 
 def test_figures_of_another_type_are_refused_by_file_and_key(tmp_path: Path) -> None:
@@ -625,8 +663,6 @@ def test_without_data_docs_there_is_no_dead_link(tmp_path: Path) -> None:
 
 
 def test_the_figures_are_json(tmp_path: Path) -> None:
-    import dataclasses
-
     figures = report(ReportParams(), make_project(tmp_path))
     assert json.loads(json.dumps(dataclasses.asdict(figures))) == {
         "not_measured": list(figures.not_measured),
