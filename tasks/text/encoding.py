@@ -172,7 +172,7 @@ class Encoder:
     def first_irreversible(self, texts: pa.Array, flat: np.ndarray, counts: np.ndarray) -> int | None:
         """Row of the first text that its ids do not give back byte for byte, in a reversible vocabulary."""
         decoded = self._bytes_of.take(pa.array(flat))
-        if _joined(decoded) == _joined(texts):
+        if _joined(decoded).equals(_joined(texts)):
             return None
         ends = np.cumsum(counts)
         for row, text in enumerate(texts.to_pylist()):
@@ -190,12 +190,12 @@ class Encoder:
         return sum(a != b for a, b in zip(decoded, texts.to_pylist(), strict=True))
 
 
-def _joined(array: pa.Array) -> memoryview:
+def _joined(array: pa.Array) -> pa.Buffer:
     """All values of a large string or binary array, end to end, without a copy."""
-    if not len(array):
-        return memoryview(b"")
+    if not len(array) or array.buffers()[2] is None:
+        return pa.py_buffer(b"")
     offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
-    return memoryview(array.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+    return array.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
 
 def is_unusual(texts: pa.Array) -> np.ndarray:
