@@ -173,32 +173,33 @@ def supervise(folder: Path) -> int:
     if binary is None:
         (folder / "weed.log").write_text("no `weed` beside this Python or on the PATH\n", encoding="utf-8")
         return 3
-    (folder / "data").mkdir(exist_ok=True)
     write_credentials(folder / "credentials.json")
     state = folder / "server.json"
     users_lock = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    with file_lock(folder / "server.lock", fcntl.LOCK_EX):
+    # Never closed: the kernel frees it when this process is gone, which is what its users wait for.
+    fcntl.flock(os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+    state.unlink(missing_ok=True)
+    try:
+        (folder / "data").mkdir(exist_ok=True)
+        server, ports = _start_and_wait(binary, folder)
+    except OSError as error:
+        with (folder / "weed.log").open("a", encoding="utf-8") as log:
+            log.write(f"{error}\n")
+        return 3
+    try:
+        temporary = state.with_suffix(".tmp")
+        temporary.write_text(
+            json.dumps({"supervisor": os.getpid(), "server": server.pid, "port": ports["s3"]})
+        )
+        temporary.replace(state)
+        _wait_until_unused(server, users_lock)
+    finally:
         state.unlink(missing_ok=True)
-        try:
-            server, ports = _start_and_wait(binary, folder)
-        except OSError as error:
-            with (folder / "weed.log").open("a", encoding="utf-8") as log:
-                log.write(f"{error}\n")
-            return 3
-        try:
-            temporary = state.with_suffix(".tmp")
-            temporary.write_text(
-                json.dumps({"supervisor": os.getpid(), "server": server.pid, "port": ports["s3"]})
-            )
-            temporary.replace(state)
-            _wait_until_unused(server, users_lock)
-        finally:
-            state.unlink(missing_ok=True)
-            # Not asked to end gently, which takes it 1.2 s: with no request under way all that it has acknowledged is
-            # with the kernel (a test kills it in the middle and reads everything back).
-            server.kill()
-            server.wait()
-            _remove_sockets(ports)
+        # Not asked to end gently, which takes it 1.2 s: with no request under way all that it has acknowledged is
+        # with the kernel (a test kills it in the middle and reads everything back).
+        server.kill()
+        server.wait()
+        _remove_sockets(ports)
     return 0
 
 

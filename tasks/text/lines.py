@@ -8,10 +8,20 @@ from tasks.text.decoding import SAMPLE_BYTES, Utf8Transcoder, detect_encoding
 from tasks.text.records import Limits, ObjectFault, RecordFault, excerpt
 
 
-def decoded_stream(stream: BinaryIO, is_html: bool = False) -> tuple[BinaryIO, str]:
-    """The stream without its mark, and its encoding; UTF-16 and UTF-32 are turned into UTF-8 on the way."""
+def decoded_stream(
+    stream: BinaryIO, *, is_html: bool = False, by_lines: bool = False
+) -> tuple[BinaryIO, str]:
+    """The stream without its mark, and its encoding; UTF-16 and UTF-32 are turned into UTF-8 on the way.
+
+    `by_lines`: the caller can refuse single lines, so an object of which most lines are UTF-8 is taken as such.
+
+    Raises:
+        ObjectFault: the encoding cannot be known.
+    """
     sample = _peek(stream)
     encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES, is_html=is_html)
+    if encoding is None and by_lines and _has_mostly_utf8_lines(sample):
+        encoding = "utf-8"
     rest = _Rejoined(sample, stream)
     if encoding is None:
         raise ObjectFault(
@@ -24,6 +34,20 @@ def decoded_stream(stream: BinaryIO, is_html: bool = False) -> tuple[BinaryIO, s
         buffered.read(3)
         encoding = "utf-8"
     return buffered, encoding
+
+
+def _has_mostly_utf8_lines(sample: bytes) -> bool:
+    lines = sample.split(b"\n")
+    return b"\0" not in sample and sum(is_valid(line, "utf-8") for line in lines) > len(lines) / 2
+
+
+def is_valid(line: bytes, encoding: str) -> bool:
+    """Whether `line` is sound text of `encoding`."""
+    try:
+        line.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _peek(stream: BinaryIO) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from tasks.text.decompression import COMPRESSIONS, open_decompressed
-from tasks.text.lines import decoded_stream, read_all, split_lines
+from tasks.text.lines import decoded_stream, is_valid, read_all, split_lines
 from tasks.text.records import Limits, ObjectFault, Record, RecordFault, excerpt
 from tasks.text.tables import read_csv, read_parquet, read_tsv
 
@@ -59,7 +59,7 @@ def read_records(source: BinaryIO, format_: Format, limits: Limits) -> Iterator[
 
 def _read_text(stream: BinaryIO, limits: Limits, is_html: bool = False) -> Iterator[Record | RecordFault]:
     """A whole file is one document; an empty one is none."""
-    decoded, encoding = decoded_stream(stream, is_html)
+    decoded, encoding = decoded_stream(stream, is_html=is_html)
     content = read_all(decoded, limits.max_document_bytes, "ingest.max_document_bytes")
     if not content:
         return
@@ -77,7 +77,7 @@ def _read_html(stream: BinaryIO, limits: Limits) -> Iterator[Record | RecordFaul
 def _read_json_lines(stream: BinaryIO, limits: Limits) -> Iterator[Record | RecordFault]:
     import orjson
 
-    decoded, encoding = decoded_stream(stream)
+    decoded, encoding = decoded_stream(stream, by_lines=True)
     for number, line in split_lines(decoded, limits):
         if isinstance(line, RecordFault):
             yield line
@@ -90,21 +90,13 @@ def _read_json_lines(stream: BinaryIO, limits: Limits) -> Iterator[Record | Reco
             yield RecordFault(number, "invalid_encoding", excerpt(line))
         except orjson.JSONDecodeError:
             yield RecordFault(
-                number, "invalid_encoding" if not _is_utf8(line, encoding) else "invalid_json", excerpt(line)
+                number, "invalid_encoding" if not is_valid(line, encoding) else "invalid_json", excerpt(line)
             )
         else:
             if isinstance(value, dict):
                 yield Record(number, value, number)
             else:
                 yield RecordFault(number, "not_an_object", excerpt(line))
-
-
-def _is_utf8(line: bytes, encoding: str) -> bool:
-    try:
-        line.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _read_json(stream: BinaryIO, limits: Limits) -> Iterator[Record | RecordFault]:

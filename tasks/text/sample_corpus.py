@@ -22,6 +22,7 @@ from typing import Any
 from tasks.text.sample_documents import SampleDocument, foreign_texts, jaccard, sample_documents
 
 DEFAULT_TEXT_BYTES = 6_000_000
+MIN_TEXT_BYTES = 30_000
 PREFIX = "sample/"
 TRUTH_KEY = "truth/sample.json"
 _SEED = 20261130
@@ -62,7 +63,13 @@ class _Corpus:
 
 
 def make_sample_corpus(max_text_bytes: int = DEFAULT_TEXT_BYTES) -> Iterator[tuple[str, bytes]]:
-    """Yield (key, bytes) of every object by key, the truth last; the same bytes on every run of one environment."""
+    """Yield (key, bytes) of every object by key, the truth last; the same bytes on every run of one environment.
+
+    Raises:
+        ValueError: fewer than `MIN_TEXT_BYTES` are asked for: not every format would be there.
+    """
+    if max_text_bytes < MIN_TEXT_BYTES:
+        raise ValueError(f"a sample of {max_text_bytes:,} bytes is too small; at least {MIN_TEXT_BYTES:,}")
     chance = random.Random(_SEED)
     corpus = _Corpus()
     documents = list(sample_documents(max_text_bytes))
@@ -145,7 +152,7 @@ def _tables(
     documents: list[SampleDocument], folder: str, formats: tuple[str, ...]
 ) -> dict[str, list[_Record]]:
     """Spread documents over objects of many records."""
-    size = max(20, min(_RECORDS_PER_OBJECT, len(documents) // len(formats)))
+    size = max(1, min(_RECORDS_PER_OBJECT, len(documents) // len(formats)))
     return {
         f"{PREFIX}{folder}/part-{number:03}{formats[number % len(formats)]}": [
             _record(d) for d in documents[start : start + size]

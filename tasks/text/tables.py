@@ -13,7 +13,7 @@ _SPOOL_BYTES = 32 << 20
 
 def read_csv(stream: BinaryIO, limits: Limits, delimiter: str = ",") -> Iterator[Record | RecordFault]:
     """Rows below a header. An open quote takes the lines up to where the reader notices: all counted as lost."""
-    decoded, encoding = decoded_stream(stream)
+    decoded, encoding = decoded_stream(stream, by_lines=True)
     csv.field_size_limit(limits.max_document_bytes)
     lines = _TextLines(decoded, encoding, limits)
     header: list[str] | None = None
