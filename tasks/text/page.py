@@ -76,7 +76,7 @@ class Prose:
 
     @property
     def mark_word(self) -> str:
-        return {"good": "Good", "bad": "Refused", "warn": "Look here", "": ""}[self.mark]
+        return {"good": "Good", "bad": "Beware", "warn": "Look here", "": ""}[self.mark]
 
 
 @dataclass(frozen=True)
