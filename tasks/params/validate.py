@@ -21,4 +21,4 @@ class ValidateParams(Section):
     min_characters_per_token: float = Field(default=1.5, gt=0)
     """A tokenizer worse than this does not fit the corpus."""
     split_tolerance: float = Field(default=0.05, gt=0, le=1)
-    """How far the share of documents of a side may lie from the one asked for (absolute)."""
+    """How far a side's share of groups and clusters may lie from the one asked for, beside the luck of the draw."""
