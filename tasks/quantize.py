@@ -44,8 +44,9 @@ class FormatFigures:
     """`onnxruntime-genai`, or `onnxruntime` for a traced graph without a cache."""
     bytes: int
     """Of the whole folder, tokenizer included, like the reference's."""
-    perplexity: float
-    perplexity_increase: float
+    perplexity: float | None
+    """None where a loss is not finite."""
+    perplexity_increase: float | None
     """Share of the reference's perplexity; negative: it got better."""
     verdict: str
     """`accepted` or `refused`."""
@@ -94,7 +95,9 @@ def judge(
     increase = perplexity / reference.perplexity - 1
     limit = params.max_perplexity_increase
     verdict = REFUSED
-    if not np.isfinite(perplexity) or increase > limit:
+    if not np.isfinite(perplexity):
+        return FormatFigures(engine, num_bytes, None, None, REFUSED, "its losses are not finite")
+    if increase > limit:
         reason = f"perplexity {increase:+.2%}, more than quantize.max_perplexity_increase {limit:+.2%}"
     elif num_bytes >= reference.bytes:
         reason = f"{num_bytes:,} bytes, not smaller than the reference's {reference.bytes:,}"
