@@ -11,7 +11,6 @@ from typing import Any
 import numba
 import xxhash
 
-
 _IMPORT = re.compile(r"^from (?:tasks\.text\.)?(\w+) import", re.M)
 
 
