@@ -5,19 +5,16 @@ Writes: data/train/model (a Hugging Face folder with its tokenizer) and data/tra
 Drops: nothing. Checkpoints stay in .state/train/FINGERPRINT, where a repeated run of the same training finds them.
 """
 
-import json
 import logging
 import math
 import os
 import shutil
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 from tasks.kit import tracking
 from tasks.kit.console import Progress
-from tasks.kit.errors import EnvironmentProblem, InputError, ParamsError, StageError
+from tasks.kit.errors import ParamsError, StageError
 from tasks.kit.files import empty_folder, read_json, write_json
 from tasks.kit.hardware import find_hardware
 from tasks.kit.paths import Paths
@@ -27,6 +24,14 @@ from tasks.model.fingerprint import training_fingerprint
 from tasks.model.history import HistoryTail, Row, read_history, write_csv
 from tasks.model.launch import Attempt, Ranks, ranks, stage_created
 from tasks.model.precision import resolve_precision
+from tasks.model.readiness import (
+    accumulation_of,
+    base_model_folder,
+    check_base_model,
+    check_blocks,
+    check_heads,
+    check_shape,
+)
 from tasks.model.schedule import total_steps
 from tasks.params.runtime import RuntimeParams
 from tasks.params.train import TrainParams
@@ -111,18 +116,18 @@ def _prepare(params: TrainParams, runtime: RuntimeParams, paths: Paths) -> tuple
     """Check everything that can be checked without torch, and find what there is to go on from."""
     hardware = find_hardware()
     precision = resolve_precision(params.precision, hardware)
-    accumulation = _accumulation(params, runtime)
+    accumulation = accumulation_of(params, runtime)
     if hardware.device == "cuda" and runtime.num_processes > hardware.count:
         raise ParamsError(
             f"runtime.num_processes is {runtime.num_processes}, and there are {hardware.count} GPUs"
         )
     blocks = Blocks.open(paths.split, "train")
-    _check_blocks(blocks, Blocks.open(paths.split, "validation"), params, paths)
-    base_model = _base_model(params.base_model)
+    check_blocks(blocks, Blocks.open(paths.split, "validation"), params, paths)
+    base_model = base_model_folder(params.base_model)
     if base_model:
-        _check_base_model(base_model, blocks, paths)
+        check_base_model(base_model, blocks, paths)
     else:
-        _check_heads(params)
+        check_heads(params)
     steps = total_steps(params, len(blocks))
     if params.warmup_steps >= steps:
         logger.warning(
@@ -150,141 +155,8 @@ def _prepare(params: TrainParams, runtime: RuntimeParams, paths: Paths) -> tuple
         stage_created=stage_created(),
     )
     if newest:
-        _check_shape(newest, attempt)
+        check_shape(newest, attempt)
     return attempt, fingerprint
-
-
-def _accumulation(params: TrainParams, runtime: RuntimeParams) -> int:
-    """Micro batches of one optimizer step on each rank."""
-    batch, at_once = params.global_batch_size, runtime.micro_batch_size * runtime.num_processes
-    if batch % at_once:
-        below, above = batch // at_once * at_once, -(-batch // at_once) * at_once
-        batches = " or ".join(str(size) for size in (below, above) if size)
-        per_rank, left = divmod(batch, runtime.num_processes)
-        micro = [size for size in range(1, per_rank + 1) if per_rank % size == 0] if not left else []
-        nearest = sorted(micro, key=lambda size: abs(size - runtime.micro_batch_size))[:2]
-        others = f", or runtime.micro_batch_size to {' or '.join(map(str, nearest))}" if nearest else ""
-        raise ParamsError(
-            f"train.global_batch_size {batch} is no multiple of runtime.micro_batch_size {runtime.micro_batch_size} x "
-            f"runtime.num_processes {runtime.num_processes} = {at_once}: set it to {batches}{others}"
-        )
-    return batch // at_once
-
-
-def _check_blocks(train: Blocks, validation: Blocks, params: TrainParams, paths: Paths) -> None:
-    if len(train) < params.global_batch_size:
-        raise InputError(
-            f"the train side of {paths.split} has {len(train)} blocks of {train.block_size} tokens and one batch takes "
-            f"{params.global_batch_size} (train.global_batch_size): add text, or lower it or split.block_size"
-        )
-    if not len(validation):
-        if params.patience:
-            raise InputError(
-                f"train.patience is {params.patience}, and the validation side of {paths.split} has no block: raise "
-                "split.validation, add text, or set train.patience to null"
-            )
-        logger.warning(
-            "the validation side of %s has no block: no validation loss will be measured", paths.split
-        )
-    vocabulary = train.manifest["vocabulary_size"]
-    for name, side in (("train", train), ("validation", validation)):
-        largest = max((int(shard.max()) for shard in side.shards if shard.size), default=0)
-        if largest >= vocabulary:
-            raise InputError(
-                f"{paths.split / name} holds the token id {largest}, and the vocabulary has {vocabulary} entries: "
-                "it belongs to another tokenizer; run the stages tokenize and split again"
-            )
-    if not (paths.tokenizer / "tokenizer.json").is_file():
-        raise InputError(f"{paths.tokenizer / 'tokenizer.json'} is missing: run the stage tokenize")
-
-
-def _check_heads(params: TrainParams) -> None:
-    model = params.model
-    if model.hidden_size % model.num_heads:
-        raise ParamsError(
-            f"train.model.hidden_size {model.hidden_size} is no multiple of train.model.num_heads {model.num_heads}"
-        )
-    if model.num_heads % model.num_kv_heads:
-        raise ParamsError(
-            f"train.model.num_heads {model.num_heads} is no multiple of train.model.num_kv_heads {model.num_kv_heads}"
-        )
-
-
-def _base_model(name: str | None) -> Path | None:
-    """The folder of the pretrained model: the one named, or the hub's, downloaded once."""
-    if name is None:
-        return None
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt"]))
-    except HFValidationError:
-        raise ParamsError(
-            f"train.base_model: {name!r} is neither a folder here nor a hub id (owner/name)"
-        ) from None
-    except Exception as error:
-        raise EnvironmentProblem(
-            f"train.base_model: {name!r} is no folder here, and the hub did not give it ({type(error).__name__}): "
-            "check the name, the network and HF_TOKEN, or name a local folder"
-        ) from None
-
-
-def _check_base_model(folder: Path, blocks: Blocks, paths: Paths) -> None:
-    """Its positions and embedding hold these blocks, and its tokenizer gave these ids."""
-    try:
-        config = read_json(folder / "config.json")
-    except FileNotFoundError:
-        raise InputError(
-            f"train.base_model: {folder} has no config.json: it is no Hugging Face model folder"
-        ) from None
-    except ValueError:
-        raise InputError(f"train.base_model: {folder / 'config.json'} is not valid JSON") from None
-    positions = next(
-        (config[key] for key in ("max_position_embeddings", "n_positions") if key in config), None
-    )
-    if positions is not None and blocks.block_size > positions:
-        raise InputError(
-            f"split.block_size is {blocks.block_size}, and {folder} has {positions} positions: lower it to {positions}"
-        )
-    vocabulary, rows = blocks.manifest["vocabulary_size"], config.get("vocab_size")
-    if rows is not None and vocabulary > rows:
-        raise InputError(
-            f"the tokenizer in {paths.tokenizer} has {vocabulary} entries, and the embedding of {folder} {rows}: set "
-            "tokenize.tokenizer to the base model's own"
-        )
-    own = folder / "tokenizer.json"
-    if own.is_file() and _vocabulary(own) != _vocabulary(paths.tokenizer / "tokenizer.json"):
-        raise InputError(
-            f"the tokenizer in {paths.tokenizer} is not the one of {folder}, so its ids mean other tokens: set "
-            "tokenize.tokenizer to the base model's folder"
-        )
-
-
-def _vocabulary(tokenizer: Path) -> Any:
-    """What gives the ids their meaning: the entries, whatever form newer versions write around them."""
-    entries = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
-    return (
-        entries if isinstance(entries, dict) else {entry[0]: number for number, entry in enumerate(entries)}
-    )
-
-
-def _check_shape(checkpoint: checkpoints.Checkpoint, attempt: Attempt) -> None:
-    """A checkpoint's parts fit the ranks that wrote them; only plain fp32 has none."""
-    saved, runtime = checkpoint.state, attempt.runtime
-    before = (saved["num_processes"], saved["zero_stage"], saved["offload_optimizer"])
-    now = (runtime.num_processes, runtime.zero_stage, runtime.offload_optimizer)
-    whole = attempt.precision == "fp32" and saved["zero_stage"] == runtime.zero_stage == 0
-    if before != now and not whole and not (attempt.folder / "final" / "manifest.json").exists():
-        raise ParamsError(
-            f"{checkpoint.path} was written by {before[0]} ranks with ZeRO-{before[1]}{' and offload' * before[2]}, "
-            f"and {now[0]} with ZeRO-{now[1]}{' and offload' * now[2]} cannot read it: set runtime.num_processes="
-            f"{before[0]}, runtime.zero_stage={before[1]}, runtime.offload_optimizer={str(before[2]).lower()} to go "
-            f"on, or remove {attempt.folder} to start this training again"
-        )
 
 
 def _run(attempt: Attempt, fingerprint: str, paths: Paths) -> str:

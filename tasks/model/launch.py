@@ -222,6 +222,7 @@ def stage_created() -> float:
 
 def end_with_stage(attempt: Attempt) -> None:
     """End this rank at once when the stage's process is gone; a launcher between the two may outlive it."""
+
     def watch() -> None:
         try:
             stage = psutil.Process(attempt.stage_process)
