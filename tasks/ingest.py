@@ -27,7 +27,6 @@ from tasks.params.runtime import RuntimeParams
 logger = logging.getLogger("train_llm")
 
 _MAX_OBJECT_FAULTS = 10_000
-_MAX_META_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -193,76 +192,25 @@ class _Reading:
         """Read all records. Raises ObjectFault when the object is to be refused as a whole."""
         from tasks.text.readers import Limits, format_of, read_records
         from tasks.text.records import ObjectFault, RecordFault
+        from tasks.text.rows import RowMaker
 
         params, key = self.params, self.entry.key
         format_ = format_of(key)
+        maker = RowMaker(key, self.source_name, format_.name, params)
         limits = Limits(params.max_document_bytes, params.max_object_bytes, params.text_fields)
         with open_object(source, self.entry, root, address) as content:
             for item in read_records(content, format_, limits):
-                fault = item if isinstance(item, RecordFault) else self._add(item, format_.name)
-                if fault is not None:
-                    self.faults.append(_fault(key, fault.line, fault.reason, fault.excerpt, fault.lost))
+                row = item if isinstance(item, RecordFault) else maker.row(item)
+                if not isinstance(row, RecordFault):
+                    self.num_missing += row.text is None
+                    self.spool.add(row)
+                else:
+                    self.faults.append(_fault(key, row.line, row.reason, row.excerpt, row.lost))
                     if len(self.faults) > max(_MAX_OBJECT_FAULTS, self.spool.num_rows):
                         raise ObjectFault(
                             "mostly_unreadable",
-                            f"more than {len(self.faults) - 1:,} faults; the last: {fault}",
+                            f"more than {len(self.faults) - 1:,} faults; the last: {row}",
                         )
-
-    def _add(self, record: Any, format_name: str) -> Any:
-        """Add a record's row; returns the fault of a record that gives none."""
-        from tasks.text.records import RecordFault, document_id, excerpt
-
-        fields = record.fields
-        text_field = next((name for name in self.params.text_fields if name in fields), None)
-        line = record.line or record.number
-        if text_field is None:
-            return RecordFault(line, "no_text_field", excerpt(f"fields: {', '.join(map(str, fields))}"))
-        text = fields[text_field]
-        if text is not None and not isinstance(text, str):
-            return RecordFault(line, "text_not_a_string", excerpt(f"{text_field}: {text!r}"))
-        if text and len(text.encode()) > self.params.max_document_bytes:
-            return RecordFault(line, "line_too_long", excerpt(text))
-        self.num_missing += not text
-        self.spool.add(
-            document_id(self.entry.key, record.number),
-            text or None,
-            self.source_name,
-            _group_of(fields, self.params.group_field),
-            self._meta(record, format_name, text_field),
-        )
-        return None
-
-    def _meta(self, record: Any, format_name: str, text_field: str) -> str:
-        import orjson
-
-        others = {
-            str(name): value if isinstance(value, str | int | float | bool) else str(value)
-            for name, value in record.fields.items()
-            if name not in (text_field, self.params.group_field) and _is_short_scalar(value)
-        }
-        meta = {
-            "object": self.entry.key,
-            "record": record.number,
-            "line": record.line,
-            "format": format_name,
-            "fields": others,
-        }
-        return orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def _is_short_scalar(value: Any) -> bool:
-    return (
-        value is not None
-        and not isinstance(value, list | dict | bytes)
-        and len(str(value)) <= _MAX_META_CHARACTERS
-    )
-
-
-def _group_of(fields: Any, group_field: str | None) -> str | None:
-    value = fields.get(group_field) if group_field else None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        return None
-    return str(value) or None
 
 
 def _write_quarantine(path: Path, faults: Iterable[dict[str, Any]]) -> None:

@@ -8,6 +8,8 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.text.rows import DocumentRow
+
 DOCUMENT_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -30,14 +32,14 @@ class DocumentSpool:
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115  (closed by `close`)
         self._writer = pa.ipc.new_stream(self._file, DOCUMENT_SCHEMA)
-        self._rows: list[tuple[str, str | None, str, str | None, str]] = []
+        self._rows: list[DocumentRow] = []
         self._size = 0
         self.num_rows = 0
 
-    def add(self, identifier: str, text: str | None, source: str, group: str | None, meta: str) -> None:
-        """Append a row, in the order of `DOCUMENT_SCHEMA`."""
-        self._rows.append((identifier, text, source, group, meta))
-        self._size += len(text or "")
+    def add(self, row: DocumentRow) -> None:
+        """Append a row."""
+        self._rows.append(row)
+        self._size += len(row.text or "")
         self.num_rows += 1
         if len(self._rows) >= _BATCH_ROWS or self._size >= _BATCH_BYTES:
             self._flush()

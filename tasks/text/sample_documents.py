@@ -7,6 +7,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -39,6 +40,20 @@ PACKAGES = (
 )
 """Packages with long docstrings, by name; those that are not installed are skipped."""
 
+_SKIPPED_FOLDERS = frozenset(
+    [
+        "__pycache__",
+        "dist-packages",
+        "idle_test",
+        "idlelib",
+        "lib2to3",
+        "pydoc_data",
+        "site-packages",
+        "test",
+        "testing",
+        "tests",
+    ]
+)
 _MIN_CHARACTERS = 200
 _MIN_LETTER_SHARE = 0.7
 _MAX_SEEN_SHARE = 0.5
@@ -124,27 +139,21 @@ def _topics() -> Iterator[SampleDocument]:
 
 def _library() -> Iterator[SampleDocument]:
     root = Path(sysconfig.get_paths()["stdlib"])
-    skipped = {
-        "test",
-        "tests",
-        "idlelib",
-        "lib2to3",
-        "site-packages",
-        "dist-packages",
-        "__pycache__",
-        "pydoc_data",
-        "idle_test",
-    }
-    files = [path for path in root.rglob("*.py") if not skipped.intersection(path.relative_to(root).parts)]
-    files.sort(key=lambda path: hashlib.sha256(str(path.relative_to(root)).encode()).digest())
+    files = sorted(
+        _python_files(root), key=lambda path: hashlib.sha256(str(path.relative_to(root)).encode()).digest()
+    )
     yield from _docstrings("stdlib", root, files)
 
 
 def _package(root: Path, name: str) -> Iterator[SampleDocument]:
-    files = sorted(
-        p for p in (root / name).rglob("*.py") if not {"tests", "test", "testing"}.intersection(p.parts)
-    )
-    yield from _docstrings("packages", root, files)
+    yield from _docstrings("packages", root, _python_files(root / name))
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    """Sources below `root` in a fixed order, listed no further than they are taken."""
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = sorted(name for name in subfolders if name not in _SKIPPED_FOLDERS)
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
 
 
 def _docstrings(source: str, root: Path, files: Iterable[Path]) -> Iterator[SampleDocument]:
