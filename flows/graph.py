@@ -91,7 +91,7 @@ def _walk(
     import networkx
 
     graph = repo.index.graph  # an edge u -> v says that u needs v
-    names = {stage: stage.addressing for stage in graph}
+    names = {stage: _name(stage) for stage in graph}
     _check_targets(targets, names.values())
     wanted = {stage for stage in graph if not targets or names[stage] in targets}
     wanted |= {above for stage in list(wanted) for above in networkx.descendants(graph, stage)}
@@ -114,10 +114,20 @@ def _walk(
         yield planned[name]
 
 
+def _name(stage: Any) -> str:
+    """What `dvc repro` in the root calls a stage; DVC's own `addressing` is relative to this process's folder."""
+    path = stage.path_in_repo
+    return (
+        str(stage.name)
+        if path == "dvc.yaml"
+        else ":".join(filter(None, (path, getattr(stage, "name", None))))
+    )
+
+
 def _place(repo: Any, stage: Any) -> tuple[int, str]:
     """Where a stage stands in dvc.yaml: the order in which people wrote it breaks ties."""
     names = list(stage.dvcfile.stages) if hasattr(stage.dvcfile, "stages") else []
-    return (names.index(stage.name) if stage.name in names else len(names), stage.addressing)
+    return (names.index(stage.name) if stage.name in names else len(names), _name(stage))
 
 
 def _check_targets(targets: Iterable[str], valid: Iterable[str]) -> None:
@@ -173,17 +183,15 @@ def _changes(stage: Any, params: Mapping[str, Any] | None, allow_missing: bool) 
         if isinstance(dependency, ParamsDependency):
             yield from _changed_params(dependency, params)
         else:
-            yield from (
-                f"{path}: {_words(status)}"
-                for path, status in dependency.status().items()
-                if not (allow_missing and status in _MISSING)
-            )
+            yield from _changed_file(dependency, "", allow_missing)
     for out in stage.outs:
-        yield from (
-            f"output {path}: {_words(status)}"
-            for path, status in out.status().items()
-            if not (allow_missing and status in _MISSING)
-        )
+        yield from _changed_file(out, "output ", allow_missing)
+
+
+def _changed_file(entry: Any, prefix: str, allow_missing: bool) -> Iterator[str]:
+    for status in entry.status().values():
+        if not (allow_missing and status in _MISSING):
+            yield f"{prefix}{entry.def_path}: {_words(status)}"
 
 
 def _words(status: str) -> str:
@@ -240,7 +248,10 @@ def _in_run_cache(repo: Any, stage: Any, params: Mapping[str, Any] | None) -> bo
             else:
                 dependency.save()
         entry = repo.stage_cache._load(stage)
-        return bool(entry) and repo.stage_cache._create_stage(entry, wdir=stage.wdir).outs_cached()
+        # By the names of the objects: `_create_stage` would look for dvc.yaml in this process's folder.
+        return bool(entry) and all(
+            repo.cache.local.exists(out["md5"]) for out in entry["outs"] if "md5" in out
+        )
     except (DvcException, RunCacheNotFoundError, OSError):
         return False
     finally:

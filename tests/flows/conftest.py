@@ -1,14 +1,18 @@
 """A small project to run flows on: five quick stages, our params.yaml, a git repository and a DVC cache of its own."""
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.children import environment
+from flows.server import Server, client_environment, prefect_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,7 +51,9 @@ stages:
 WORK = '''
 """The work of a stage: what it was told, what it read; `behaviour` (no dependency) makes it fail or hang."""
 import json, os, pathlib, sys, time, yaml
+from tasks.kit.processes import die_with_parent
 
+die_with_parent()
 stage = sys.argv[1]
 data = pathlib.Path("data")
 (data / "metrics").mkdir(parents=True, exist_ok=True)
@@ -142,3 +148,65 @@ def _call(folder: Path, *command: str) -> None:
         command, cwd=folder, env=environment(), capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Prefect server with everything that deployments need, one for all tests."""
+    with prefect_server(tmp_path_factory.mktemp("server"), services=True) as started:
+        started.wait()
+        yield started
+
+
+@pytest.fixture(scope="session")
+def variables(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of everything that talks to that server: nothing of this machine's profiles."""
+    return {
+        **client_environment(tmp_path_factory.mktemp("client")),
+        "PREFECT_API_URL": server.url,
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
+    }
+
+
+@pytest.fixture
+def train_llm() -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Run the command line in a folder, as its users do."""
+
+    def run(
+        folder: Path, *arguments: str, variables: dict[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "flows.cli", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=500,
+        )
+
+    return run
+
+
+@pytest.fixture
+def nothing_lives() -> Callable[[Path], None]:
+    """Wait until no process works in a folder; fails, naming those that do, after 20 s."""
+
+    def check(folder: Path) -> None:
+        deadline = time.monotonic() + 20
+        while living := _processes_of(folder):
+            assert time.monotonic() < deadline, living
+            time.sleep(0.1)
+
+    return check
+
+
+def _processes_of(folder: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if Path(process.cwd()).is_relative_to(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid}: {' '.join(process.cmdline())}")
+        except (psutil.Error, OSError):
+            continue
+    return found
