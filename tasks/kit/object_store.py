@@ -20,7 +20,7 @@ from typing import Any
 
 from tasks.kit.errors import EnvironmentProblem
 from tasks.kit.files import read_json, write_json
-from tasks.kit.object_store_server import file_lock, weed_binary
+from tasks.kit.object_store_server import clear_stale_note, file_lock, weed_binary
 from tasks.kit.paths import Paths
 from tasks.params.runtime import RuntimeParams
 
@@ -245,7 +245,7 @@ def _start_server(folder: Path, max_seconds: float = 200.0) -> int:
         )
     supervisor = None
     if not _is_running(folder):
-        (folder / "server.json").unlink(missing_ok=True)
+        clear_stale_note(folder)
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "tasks.kit.object_store_server", str(folder)],
             cwd=_ROOT,

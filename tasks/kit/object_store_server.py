@@ -157,6 +157,14 @@ def _remove_sockets(ports: dict[str, int]) -> None:
             Path("/tmp", socket_name).unlink(missing_ok=True)
 
 
+def clear_stale_note(folder: Path) -> None:
+    """Remove the note, and the sockets, of a server that was killed together with its supervisor."""
+    note = folder / "server.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
+        _remove_sockets(json.loads(note.read_text(encoding="utf-8"))["ports"])
+    note.unlink(missing_ok=True)
+
+
 def _wait_until_unused(server: "subprocess.Popen[bytes]", users_lock: int) -> None:
     """Return when nobody uses the store (then `users_lock` is held exclusively) or the server has died."""
     while server.poll() is None:
@@ -189,7 +197,7 @@ def supervise(folder: Path) -> int:
     try:
         temporary = state.with_suffix(".tmp")
         temporary.write_text(
-            json.dumps({"supervisor": os.getpid(), "server": server.pid, "port": ports["s3"]})
+            json.dumps({"supervisor": os.getpid(), "server": server.pid, "port": ports["s3"], "ports": ports})
         )
         temporary.replace(state)
         _wait_until_unused(server, users_lock)

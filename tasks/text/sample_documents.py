@@ -40,20 +40,16 @@ PACKAGES = (
 )
 """Packages with long docstrings, by name; those that are not installed are skipped."""
 
-_SKIPPED_FOLDERS = frozenset(
-    [
-        "__pycache__",
-        "dist-packages",
-        "idle_test",
-        "idlelib",
-        "lib2to3",
-        "pydoc_data",
-        "site-packages",
-        "test",
-        "testing",
-        "tests",
-    ]
-)
+_SKIPPED_FOLDERS = {
+    "__pycache__",
+    "dist-packages",
+    "site-packages",
+    "idlelib",
+    "idle_test",
+    "lib2to3",
+    "pydoc_data",
+}
+_TEST_FOLDERS = {"test", "testing", "tests"}
 _MIN_CHARACTERS = 200
 _MIN_LETTER_SHARE = 0.7
 _MAX_SEEN_SHARE = 0.5
@@ -152,7 +148,7 @@ def _package(root: Path, name: str) -> Iterator[SampleDocument]:
 def _python_files(root: Path) -> Iterator[Path]:
     """Sources below `root` in a fixed order, listed no further than they are taken."""
     for folder, subfolders, files in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if name not in _SKIPPED_FOLDERS)
+        subfolders[:] = sorted(name for name in subfolders if name not in _SKIPPED_FOLDERS | _TEST_FOLDERS)
         yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
 
 

@@ -146,12 +146,14 @@ def test_killing_everything_loses_nothing(
 
 
 def test_a_server_dies_with_its_supervisor(project: Paths) -> None:
-    with open_store(EMBEDDED, project):
+    with open_store(EMBEDDED, project) as store:
         supervisor = next(p for p in servers(project) if "object_store_server" in " ".join(p.cmdline()))
+        port = store.endpoint.rpartition(":")[2]
         supervisor.kill()
         assert wait_until(lambda: not servers(project))
     with open_store(EMBEDDED, project) as store:
         assert store.client.list_buckets()["Buckets"]
+        assert not list(Path("/tmp").glob(f"seaweedfs-s3-{port}.sock")), "its sockets are cleared away"
 
 
 def test_a_note_of_a_server_that_is_gone_is_not_believed(project: Paths) -> None:
