@@ -106,7 +106,7 @@ def test_a_prompt_beyond_the_model_s_context_is_refused_by_key(project_copy: Pat
 def test_a_split_of_a_larger_vocabulary_is_refused(project_copy: Paths) -> None:
     manifest = read_json(project_copy.split / "manifest.json")
     write_json(project_copy.split / "manifest.json", manifest | {"vocabulary_size": 600})
-    with pytest.raises(InputError, match="embeds 512 tokens.*vocabulary of 600"):
+    with pytest.raises(InputError, match=r"embeds 512 tokens.*vocabulary of 600"):
         evaluate(PARAMS, RuntimeParams(), project_copy)
 
 
