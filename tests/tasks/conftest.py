@@ -29,7 +29,9 @@ def trained_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths.tokenizer.mkdir(parents=True)
     for folder in (paths.tokenizer, paths.model):
         tokenizer.save(str(folder / "tokenizer.json"))
-        write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END})
+        write_json(
+            folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+        )
     return paths.root
 
 
@@ -54,7 +56,12 @@ def train_model(paths: Paths, steps: int, seed: int = 0, **shape: int) -> None:
     from tasks.model.blocks import Blocks
 
     torch.set_num_threads(1)  # threads that wait for one another cost such small tensors ten times the work
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128} | shape
+    sizes = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "intermediate_size": 128,
+    } | shape
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(
@@ -127,7 +134,12 @@ def _write_split(paths: Paths, tokenizer: Any, texts: list[str]) -> None:
         write_index(folder / "00000.idx", pa.Table.from_pylist(rows, PACKED_INDEX_SCHEMA))
         shard = {"name": "00000", "documents": len(rows), "tokens": kept}
         shard["digest"] = file_digest(folder / "00000.bin")
-        sides[side] = {"blocks": kept // BLOCK_SIZE, "documents": len(rows), "tokens": kept, "shards": [shard]}
+        sides[side] = {
+            "blocks": kept // BLOCK_SIZE,
+            "documents": len(rows),
+            "tokens": kept,
+            "shards": [shard],
+        }
     write_json(
         paths.split / "manifest.json",
         {

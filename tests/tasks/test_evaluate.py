@@ -19,7 +19,9 @@ PARAMS = EvaluateParams(num_continuations=4, prompt_tokens=24, continuation_toke
 
 
 @pytest.fixture(scope="module")
-def evaluated(trained_project: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Paths, EvaluateFigures]:
+def evaluated(
+    trained_project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Paths, EvaluateFigures]:
     root = tmp_path_factory.mktemp("evaluated") / "project"
     paths = Paths(shutil.copytree(trained_project, root))
     return paths, evaluate(PARAMS, RuntimeParams(), paths)
@@ -31,7 +33,9 @@ def test_the_trained_model_beats_its_untrained_twin_and_the_baselines_come_in_or
     _, figures = evaluated
     baselines = figures.baselines
     assert figures.perplexity < 0.7 * baselines["unigram"].perplexity
-    assert baselines["bigram"].perplexity < baselines["unigram"].perplexity < baselines["untrained"].perplexity
+    assert (
+        baselines["bigram"].perplexity < baselines["unigram"].perplexity < baselines["untrained"].perplexity
+    )
     assert baselines["untrained"].test_loss == pytest.approx(np.log(512), rel=0.02)
     assert figures.next_token_accuracy > 0.1 > (baselines["untrained"].next_token_accuracy or 0)
     low, high = figures.perplexity_interval
@@ -80,7 +84,13 @@ def test_a_second_run_gives_the_same_bytes_and_another_batch_size_the_same_figur
 
 def test_an_empty_test_side_is_refused_with_the_keys_to_change(project_copy: Paths) -> None:
     manifest = read_json(project_copy.split / "manifest.json")
-    manifest["sides"]["test"] = {"blocks": 0, "documents": 3, "tokens": 0, "dropped_tail_tokens": 41, "shards": []}
+    manifest["sides"]["test"] = {
+        "blocks": 0,
+        "documents": 3,
+        "tokens": 0,
+        "dropped_tail_tokens": 41,
+        "shards": [],
+    }
     write_json(project_copy.split / "manifest.json", manifest)
     with pytest.raises(InputError, match=r"41 tokens were too few.*split\.block_size"):
         evaluate(PARAMS, RuntimeParams(), project_copy)
@@ -99,7 +109,9 @@ def test_weights_that_are_not_finite_are_refused(project_copy: Paths) -> None:
 
 def test_a_prompt_beyond_the_model_s_context_is_refused_by_key(project_copy: Paths) -> None:
     long = PARAMS.model_copy(update={"prompt_tokens": 60})
-    with pytest.raises(ParamsError, match=r"evaluate\.prompt_tokens 60 .* need 84 positions, the model has 64"):
+    with pytest.raises(
+        ParamsError, match=r"evaluate\.prompt_tokens 60 .* need 84 positions, the model has 64"
+    ):
         evaluate(long, RuntimeParams(), project_copy)
 
 

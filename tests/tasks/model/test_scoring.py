@@ -24,7 +24,9 @@ class ArrayBlocks:
         return self.rows[indices]
 
 
-def test_a_pretrained_model_has_its_known_loss_at_every_batch_size(shared_data: Callable[[str], Path]) -> None:
+def test_a_pretrained_model_has_its_known_loss_at_every_batch_size(
+    shared_data: Callable[[str], Path],
+) -> None:
     import json
 
     folder = shared_data("models/stories260K/hf")
@@ -32,7 +34,9 @@ def test_a_pretrained_model_has_its_known_loss_at_every_batch_size(shared_data: 
     tokenizer, model = load_tokenizer(folder), load_model(folder)
     stories = [json.loads(line) for line in lines]
     texts = [story if isinstance(story, str) else story["text"] for story in stories]
-    ids = [[1, *(token for token in encoding.ids if token != 1)] for encoding in tokenizer.encode_batch(texts)]
+    ids = [
+        [1, *(token for token in encoding.ids if token != 1)] for encoding in tokenizer.encode_batch(texts)
+    ]
     blocks = ArrayBlocks(np.array([row[:128] for row in ids if len(row) >= 128], np.int64))
     indices = np.arange(len(blocks), dtype=np.int64)
     scores = [score_blocks(model_logits(model), blocks, indices, size) for size in (1, 2, 8)]
