@@ -85,7 +85,10 @@ def _flow(
     from flows.server import client_environment, prefect_server
 
     with contextlib.ExitStack() as stack:
-        os.environ.update(client_environment(root))
+        home = client_environment(root)
+        if os.environ.get("PREFECT_API_URL"):
+            home.pop("PREFECT_HOME")  # its profiles may hold the key of that server
+        os.environ.update(home)
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # our lines, not Prefect's
         server = None
         if not os.environ.get("PREFECT_API_URL"):

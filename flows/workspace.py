@@ -91,7 +91,7 @@ def _share(root: Path, folder: Path) -> None:
     local = project.load_one("local")
     local.setdefault("cache", {})["dir"] = cache
     with Config(str(folder / ".dvc")).edit("local") as settings:
-        settings.merge(local)
+        settings.update(local)
     for name in _SHARED_STATE:
         target = Paths(root).state.resolve() / name
         target.mkdir(parents=True, exist_ok=True)

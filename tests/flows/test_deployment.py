@@ -55,7 +55,7 @@ def test_the_deployment_runs_each_stage_as_a_task_run_of_its_name(
     deployed: None,
     ran: Callable[[Path], list[str]],
 ) -> None:
-    command = ("deployment", "run", "train-llm/default", "--watch", "--watch-timeout", "400")
+    command = ("deployment", "run", "train-llm/default", "--watch", "--watch-timeout", "700")
     _prefect(variables, *command, "--param", "git_ref=main")
     runs = _wait_for_task_runs(server, 5)
     assert sorted(run["name"] for run in runs) == STAGES
@@ -80,7 +80,7 @@ def test_a_failed_stage_fails_the_deployment_run_and_what_follows_does_not_start
     (workspace / "ran.log").unlink(missing_ok=True)
     _prefect(
         variables,
-        *("deployment", "run", "train-llm/default", "--watch", "--watch-timeout", "400"),
+        *("deployment", "run", "train-llm/default", "--watch", "--watch-timeout", "700"),
         *("--param", 'overrides=["evaluate.seed=8", "report.title=another"]'),
         expected=1,
     )
@@ -109,7 +109,7 @@ def _call(variables: dict[str, str], module: str, *arguments: str, expected: int
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=500,
+        timeout=750,
     )
     assert result.returncode == expected, result.stdout + result.stderr
     return result.stdout
