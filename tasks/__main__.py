@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         stop_on_sigterm()
         with hold_stage_lock(stage, paths.state / "locks"):
             before = _inputs(stage, paths)
-            began, cpu_began = time.time(), _cpu_seconds()
+            began = time.time()
             run_stage(stage, params, paths)
             after = _inputs(stage, paths)
             changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
                     "inputs changed while the stage ran, so its result belongs to neither state: "
                     f"{', '.join(changed)}. Nothing was recorded; run it again"
                 )
-            _write_timing(stage, paths, began, cpu_began)
+            _write_timing(stage, paths, began)
     except TrainLLMError as error:
         logger.error("error: %s", error)
         return error.exit_code
@@ -126,19 +126,13 @@ def _inputs(stage: str, paths: Paths) -> dict[str, Any]:
         ) from None
 
 
-def _cpu_seconds() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-def _write_timing(stage: str, paths: Paths, began: float, cpu_began: float) -> None:
+def _write_timing(stage: str, paths: Paths, began: float) -> None:
     peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     write_json(
         paths.timing(stage),
         {
             "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
             "seconds": round(time.time() - began, 2),
-            "cpu_seconds": round(_cpu_seconds() - cpu_began, 2),
             "peak_memory_bytes": max(peaks) * 1024,
         },
     )

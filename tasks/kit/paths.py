@@ -36,7 +36,7 @@ class Paths:
         return self.data / "metrics" / f"{stage}.json"
 
     def timing(self, stage: str) -> Path:
-        """Seconds, processor seconds and memory of the stage's last run here (no output: they always differ)."""
+        """Seconds and peak memory of the stage's last run here (no output: they always differ)."""
         return self.state / "timings" / f"{stage}.json"
 
     def shard_store(self, stage: str) -> Path:

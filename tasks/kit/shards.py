@@ -1,7 +1,6 @@
 """Shard by shard: each output is kept under the hash of what made it, so that only new shards cost work."""
 
 import functools
-import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
@@ -72,7 +71,7 @@ def map_shards(
 ) -> list[ShardResult]:
     """Run `function` on every shard that `store` does not hold yet and lay all results out in `output`.
 
-    A result and its marker (the figures, written last) stay in `store`, which is no declared output: a killed or
+    A result and its marker (digest and figures, written last) stay in `store`, which is no declared output: a killed or
     repeated run finds them. Entries that this run did not need are removed. Results come in the order of `shards`.
 
     Raises:
@@ -80,10 +79,10 @@ def map_shards(
     """
     store.mkdir(parents=True, exist_ok=True)
     keys = [json_digest([code_digest(stage), shard.name, shard.identity]) for shard in shards]
-    missing = [index for index, key in enumerate(keys) if not (store / f"{key}.json").exists()]
+    missing = [index for index, key in enumerate(keys) if not _is_whole(store / key)]
     if missing:
         progress = Progress(len(shards), "shards", len(shards) - len(missing))
-        with executor(runtime, max_jobs=len(missing)) as engine:
+        with executor(runtime, max_jobs=len(missing), preload=[function.__module__]) as engine:
             futures = [
                 engine.submit(_work, function, shards[index].arguments, store / keys[index])
                 for index in missing
@@ -97,7 +96,7 @@ def map_shards(
     for index, (shard, key) in enumerate(zip(shards, keys, strict=True)):
         target = output / shard.name
         link_or_copy(store / key, target)
-        results.append(ShardResult(target, read_json(store / f"{key}.json"), index in computed))
+        results.append(ShardResult(target, read_json(_marker(store / key))["figures"], index in computed))
     _prune(store, set(keys))
     logger.info("%d shards, %d of them computed now", len(shards), len(missing))
     return results
@@ -106,8 +105,20 @@ def map_shards(
 def _work(function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], result: Path) -> None:
     with atomic_path(result) as temporary:
         figures = function(*arguments, temporary)
-    json.dumps(figures)  # a figure that is no JSON is our mistake: found here, with the shard's traceback
-    write_json(result.with_name(f"{result.name}.json"), figures)
+    write_json(_marker(result), {"digest": file_digest(result), "figures": figures})
+
+
+def _marker(result: Path) -> Path:
+    return result.with_name(f"{result.name}.json")
+
+
+def _is_whole(result: Path) -> bool:
+    """Whether the result lies there as it was written: it shares its bytes with the output, which a user can edit."""
+    try:
+        recorded = read_json(_marker(result))["digest"]
+        return bool(recorded == file_digest(result))
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def _prune(store: Path, keep: set[str]) -> None:

@@ -55,18 +55,17 @@ def effort_section(timings: Mapping[str, Figures]) -> Section:
         (
             stage,
             duration(timing.number("seconds")),
-            duration(timing.number("cpu_seconds")),
             size(timing.number("peak_memory_bytes")),
             word(timing.text("started_at")),
         )
         for stage, timing in timings.items()
     ]
-    headers = ("Stage", "Took", "Processor time", "Most memory of a process", "Started")
+    headers = ("Stage", "Took", "Most memory of a process", "Started")
     blocks: tuple[Block, ...] = (
         prose(
             "The last run of each stage on the machine that wrote this page; a restored result was not measured here."
         ),
-        table("What each stage took", headers, rows, headers[1:4]),
+        table("What each stage took", headers, rows, headers[1:3]),
     )
     return Section("effort", "What it took", blocks)
 

@@ -613,7 +613,6 @@ def test_what_a_stage_took_is_shown_where_it_was_timed_here(tmp_path: Path) -> N
     timing = {
         "started_at": "2026-01-02T03:04:05Z",
         "seconds": 83.4,
-        "cpu_seconds": 160.2,
         "peak_memory_bytes": 900_000_000,
     }
     write_json(paths.timing("train"), timing)

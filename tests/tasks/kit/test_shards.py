@@ -71,3 +71,10 @@ def test_a_result_without_its_marker_is_not_believed(tmp_path: Path) -> None:
 
 def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     assert run(tmp_path / "two", [1, 2, 3, 4], workers=2) == run(tmp_path / "one", [1, 2, 3, 4])
+
+
+def test_a_result_that_was_edited_in_the_output_is_made_again(tmp_path: Path) -> None:
+    """The output may be a second name of the stored file: an edit there would come back at every run."""
+    run(tmp_path, [1, 2])
+    (tmp_path / "out" / "001.txt").write_text("99")
+    assert run(tmp_path, [1, 2]) == ([1], [2, 4])
