@@ -22,7 +22,13 @@ from tasks.kit.console import redact, set_up_logging
 from tasks.kit.errors import InputError, ParamsError, StageError, TrainLLMError
 from tasks.kit.files import write_json
 from tasks.kit.paths import Paths
-from tasks.kit.processes import die_with_parent, hold_stage_lock, stop_on_sigterm, switch_telemetry_off
+from tasks.kit.processes import (
+    die_with_parent,
+    hold_stage_lock,
+    let_idle_threads_sleep,
+    stop_on_sigterm,
+    switch_telemetry_off,
+)
 from tasks.params.tree import SECTIONS, Params, load_params
 
 # `tokenize` is a module of the standard library, which breaks when a file of that name lies beside a script.
@@ -80,6 +86,7 @@ def input_fingerprint(stage: str, paths: Paths) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Run one stage. Returns the exit code: 0, or that of the error (see tasks.kit.errors)."""
     switch_telemetry_off()
+    let_idle_threads_sleep()
     if len(arguments) != 1 or arguments[0] not in STAGES:
         sys.stderr.write(f"usage: python -m tasks STAGE, with STAGE one of {', '.join(STAGES)}\n")
         return ParamsError.exit_code

@@ -29,6 +29,14 @@ def switch_telemetry_off(environment: MutableMapping[str, str] = os.environ) -> 
     environment.update(TELEMETRY_OFF)
 
 
+def let_idle_threads_sleep(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Idle OpenMP threads wait instead of spinning; must come before torch or numba loads.
+
+    With other work on the cores, spinning cost 19.5 processor seconds where the same generation takes 1.5.
+    """
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
     """Ask the kernel for `signal_number` when the parent dies: DVC killed with -9 would leave its stage running.
 
