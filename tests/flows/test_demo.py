@@ -23,7 +23,7 @@ def test_the_summary_names_perplexity_baselines_completion_version_and_timings(d
     )
     write_json(paths.metrics("register"), {"name": "train-llm", "version": 3, "aliases": ["candidate"]})
     text = summary(done)
-    assert "words      61.5 s  documents" in text
+    assert "words       61.5 s  documents" in text
     assert "Test perplexity 50.0 (95 % between 45.0 and 55.0)" in text
     assert "40.0 times the model's" in text
     assert "Return the\n          ->  name of it" in text
