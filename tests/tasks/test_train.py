@@ -127,23 +127,29 @@ def wait_for_no_ranks(paths: Paths, max_seconds: float) -> None:
         time.sleep(0.1)
 
 
-def test_killed_while_saving_and_again_later_it_ends_with_the_weights_of_the_unbroken_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_killed_in_epoch_2_and_its_newest_checkpoint_damaged_it_ends_with_the_weights_of_the_unbroken_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_ranks = {"num_processes": 2, "micro_batch_size": 2, "zero_stage": 2}
     unbroken, broken = make_project(tmp_path / "unbroken"), make_project(tmp_path / "broken")
     expected = run(unbroken, two_ranks)
+    # A store that is set up: this is about weights, not about a kill in the migrations of an empty one.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{unbroken.state / 'mlflow' / 'mlflow.db'}")
 
-    stage = start_stage(broken, two_ranks)
-    signal_when(stage, signal.SIGKILL, lambda: any(broken.checkpoints.glob("*/step-00000006.tmp/engine")))
+    # A checkpoint at every step: a save takes longer than a step here, so most kills fall into one.
+    stage = start_stage(broken, two_ranks | {"checkpoint_every": 1})
+    signal_when(stage, signal.SIGKILL, lambda: rows_written(broken) >= 4)
     stage.wait()
     assert not broken.model.exists()
     wait_for_no_ranks(broken, max_seconds=10)
+    before, newest = sorted(folder_of(broken).glob("step-????????"))[-2:]
+    part = min(newest.rglob("*.pt"))
+    part.write_bytes(part.read_bytes()[:-100])
     with caplog.at_level(logging.INFO):
         figures = run(broken, two_ranks)
 
-    assert "step-00000006.tmp was not finished when the run before stopped" in caplog.text
-    assert figures.resumed_from == 3
+    assert f"{newest} cannot be used ({part.relative_to(newest)} has" in caplog.text
+    assert figures.resumed_from == int(before.name.removeprefix("step-"))
     assert figures.model_digest == expected.model_digest
     assert file_digest(broken.model / "model.safetensors") == file_digest(
         unbroken.model / "model.safetensors"
@@ -156,9 +162,9 @@ def test_killed_while_saving_and_again_later_it_ends_with_the_weights_of_the_unb
 
     # Finished: other processes and a deleted output train nothing again.
     (broken.model / "model.safetensors").unlink()
-    began = time.monotonic()
+    log = (folder_of(broken) / "ranks.log").stat()
     assert run(broken, {"num_processes": 1, "checkpoint_every": 1}) == figures
-    assert time.monotonic() - began < 3
+    assert (folder_of(broken) / "ranks.log").stat() == log
     assert file_digest(broken.model / "model.safetensors") == expected.model_digest
 
 
@@ -298,7 +304,7 @@ def test_what_cannot_be_trained_is_refused_with_the_numbers_before_work(
     assert not paths.checkpoints.exists()
 
 
-def test_fp16_on_a_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp16_on_a_cpu_is_refused(tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ParamsError, match=r"fp16, which needs a GPU"):
@@ -334,11 +340,12 @@ def test_the_deepspeed_launcher_gives_the_same_weights_as_torchrun(tmp_path: Pat
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_kills_at_random_moments_change_no_weight(
-    num_processes: int, zero_stage: int, precision: str, tmp_path: Path
+    num_processes: int, zero_stage: int, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = {"num_processes": num_processes, "micro_batch_size": 2, "zero_stage": zero_stage}
     expected = run(make_project(tmp_path / "unbroken"), runtime, precision=precision)
     broken = make_project(tmp_path / "broken")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/unbroken/.state/mlflow/mlflow.db")
     moments = np.random.default_rng(int.from_bytes(os.urandom(4)))
     for _ in range(3):
         stage = start_stage(broken, runtime, precision=precision)
