@@ -18,11 +18,13 @@ from pydantic_settings import BaseSettings
 
 from tasks.kit.console import redact
 from tasks.kit.errors import EnvironmentProblem
+from tasks.kit.files import atomic_path
 from tasks.kit.paths import Paths
 from tasks.kit.processes import switch_telemetry_off
 
 logger = logging.getLogger("train_llm")
 
+_SQLITE = "sqlite:///"
 KEY_TAG = "train_llm.key"
 EXPERIMENT = "train-llm"
 
@@ -179,9 +181,24 @@ def store(paths: Paths) -> Iterator[tuple[Any, str]]:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     with reported(paths, OSError), store_lock(uri, "set_up"):
+        _make_database(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         experiment_id = _experiment(client, uri, paths)
     yield client, experiment_id
+
+
+def _make_database(uri: str) -> None:
+    """Make an absent sqlite file beside its place and rename it.
+
+    Killed in the middle of its migrations it would be refused at every later start ("out-of-date schema").
+    """
+    from mlflow import MlflowClient
+
+    database = _sqlite_file(uri)
+    if database is None or database.exists():
+        return
+    with atomic_path(database) as beside:
+        MlflowClient(tracking_uri=f"{_SQLITE}{beside}").search_experiments(max_results=1)
 
 
 def download(paths: Paths, uri: str, target: Path) -> Path:
@@ -274,11 +291,16 @@ def reported(paths: Paths, *also: type[Exception]) -> Iterator[None]:
 @contextlib.contextmanager
 def store_lock(uri: str, name: str) -> Iterator[None]:
     """Hold the lock file NAME beside a sqlite store; a server orders its writers itself."""
-    if not uri.startswith("sqlite:///"):
+    database = _sqlite_file(uri)
+    if database is None:
         yield
         return
-    path = Path(f"{uri.removeprefix('sqlite:///').partition('?')[0]}.{name}.lock")
+    path = database.with_name(f"{database.name}.{name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None

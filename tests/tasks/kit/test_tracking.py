@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,22 @@ def test_metrics_that_the_store_refused_are_sent_with_the_next_ones(paths: Paths
         run.log_metrics([(2, {"loss": 2.0})])
     with store(paths) as (client, _):
         assert [metric.step for metric in client.get_metric_history(run.run_id, "loss")] == [1, 2]
+
+
+def test_killed_while_the_store_is_made_the_next_start_makes_it(paths: Paths) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from tasks.kit.paths import Paths; from tasks.kit.tracking import store\n"
+        "with store(Paths(Path(sys.argv[1]))): pass"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(paths.root)], cwd=ROOT)
+    folder = paths.state / "mlflow"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if any(file.stat().st_size for file in folder.glob(".mlflow.db.*.tmp")):  # its tables are being made
+            break
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    with open_run(paths, "train", "after the kill"):
+        pass
