@@ -1,0 +1,1 @@
+"""Measurements, run by hand (`make bench`); tests assert no speed."""
