@@ -11,14 +11,17 @@ from pathlib import Path
 from tasks.__main__ import MODULES, STAGES
 from tasks.kit.files import write_atomically
 
+# What a stage starts by name, in processes of its own, where the import graph shows no edge.
+STARTED_BY_NAME = {"train": ("tasks.model.worker",)}
+
 
 def code_dependencies(stage: str) -> list[str]:
     """Files of a stage's module, of every first-party module that it imports, at any depth, and their packages."""
     import grimp
 
     graph = grimp.build_graph("tasks", include_external_packages=False)
-    module = f"tasks.{MODULES.get(stage, stage)}"
-    modules = {module} | graph.find_upstream_modules(module)
+    roots = (f"tasks.{MODULES.get(stage, stage)}", *STARTED_BY_NAME.get(stage, ()))
+    modules = set(roots).union(*(graph.find_upstream_modules(root) for root in roots))
     for name in list(
         modules
     ):  # importing tasks.kit.files runs tasks/__init__.py and tasks/kit/__init__.py too

@@ -22,7 +22,7 @@ from tasks.kit.paths import Paths
 from tasks.kit.shards import Shard, map_shards
 from tasks.params.clean import CleanParams
 from tasks.params.runtime import RuntimeParams
-from tasks.text.html import html_to_text, is_html
+from tasks.text.markup import html_to_text, is_html
 from tasks.text.measures import Measures, measure
 from tasks.text.normalize import normalize
 from tasks.text.quality import reason_to_drop

@@ -26,7 +26,7 @@ class RuntimeParams(Section):
     """Keep optimizer states in the host's memory (GPU only)."""
     launcher: Literal["torchrun", "deepspeed"] = "torchrun"
     """What starts the ranks."""
-    checkpoint_every: int = Field(default=50, gt=0)
+    checkpoint_every: int = Field(default=100, gt=0)
     """Steps between two checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
     """Whole checkpoints that are kept."""

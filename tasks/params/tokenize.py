@@ -14,7 +14,7 @@ class TokenizeParams(Section):
     """A folder or hub id (`owner/name@revision`) of a pretrained tokenizer; none: one is trained on train documents."""
     model: Literal["bpe"] = "bpe"
     """Kind of the tokenizer trained here: byte-level BPE."""
-    vocabulary_size: int = Field(default=2048, ge=300, le=2**20)
+    vocabulary_size: int = Field(default=1024, ge=300, le=2**20)
     """Entries of the vocabulary, special tokens included."""
     max_training_bytes: int = Field(default=200 * 2**20, gt=0)
     """Text that the trainer sees at most: whole documents, picked by the hash of their id."""

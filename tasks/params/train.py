@@ -12,21 +12,21 @@ class ModelParams(Section):
 
     architecture: str = "llama"
     """A model type that `AutoConfig` knows (llama, qwen2, gpt2, mistral, ...)."""
-    hidden_size: int = Field(default=192, gt=0)
+    hidden_size: int = Field(default=128, gt=0)
     """Width of the residual stream."""
     num_layers: int = Field(default=4, gt=0)
     """Transformer blocks."""
-    num_heads: int = Field(default=6, gt=0)
+    num_heads: int = Field(default=4, gt=0)
     """Attention heads."""
-    num_kv_heads: int = Field(default=6, gt=0)
+    num_kv_heads: int = Field(default=4, gt=0)
     """Key/value heads (grouped-query attention), where the architecture has them."""
-    intermediate_size: int = Field(default=512, gt=0)
+    intermediate_size: int = Field(default=352, gt=0)
     """Width of the feed-forward part."""
     tie_embeddings: bool = True
     """Share the input and output embedding."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout, where the architecture has it."""
-    initializer_range: float = Field(default=0.02, gt=0)
+    initializer_range: float = Field(default=0.06, gt=0)
     """Standard deviation of the initial weights."""
 
 
@@ -37,13 +37,13 @@ class TrainParams(Section):
     """A Hugging Face folder or hub id to start from; none: `model` below, from random weights."""
     model: ModelParams = ModelParams()
     """The network, when there is no base model."""
-    global_batch_size: int = Field(default=16, gt=0)
+    global_batch_size: int = Field(default=8, gt=0)
     """Sequences of one optimizer step, over all ranks and accumulation."""
-    max_steps: int | None = Field(default=None, gt=0)
+    max_steps: int | None = Field(default=600, gt=0)
     """Optimizer steps; none: as many as `epochs` needs."""
     epochs: float = Field(default=1.0, gt=0)
     """Passes over the train side, when `max_steps` is not set."""
-    learning_rate: float = Field(default=1.5e-3, gt=0)
+    learning_rate: float = Field(default=5e-3, gt=0)
     """Peak learning rate."""
     min_learning_rate_share: float = Field(default=0.1, ge=0, le=1)
     """Last learning rate as a share of the peak."""
@@ -61,7 +61,7 @@ class TrainParams(Section):
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic; `auto` is bf16 where the device has it in hardware, else fp32."""
-    evaluate_every: int = Field(default=50, gt=0)
+    evaluate_every: int = Field(default=200, gt=0)
     """Steps between two looks at the validation loss."""
     patience: int | None = Field(default=None, gt=0)
     """Stop after so many looks without a better validation loss; none: never early."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.text.html import html_to_text, is_html
+from tasks.text.markup import html_to_text, is_html
 
 PAGE = (
     "<!DOCTYPE html><html><head><title>t</title><style>p {}</style><script>var a = 1;</script></head>"
