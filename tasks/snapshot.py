@@ -1,7 +1,8 @@
-"""Lists the objects of the corpus, so that what follows depends on what the bucket holds.
+"""Lists what comes from outside, so that what follows depends on what lies there now and not on its name.
 
-Reads:  the listing of `snapshot.source` (S3 or a folder), no object's content in S3
-Writes: data/snapshot/manifest.json
+Reads:  the listing of `snapshot.source` (S3 or a folder), no object's content in S3; the pretrained tokenizer and
+        base model, where params.yaml names them
+Writes: data/snapshot/manifest.json, data/snapshot/tokenizer.json, data/snapshot/base_model.json
 Drops:  keys that `include` and `exclude` leave out, and folder placeholders
 """
 
@@ -15,9 +16,12 @@ from tasks.kit.errors import InputError
 from tasks.kit.files import json_digest, write_json
 from tasks.kit.object_store import open_store
 from tasks.kit.paths import Paths
+from tasks.kit.pretrained import identity_of
 from tasks.kit.sources import ObjectEntry, Source, list_bucket, list_folder, parse_source
 from tasks.params.runtime import RuntimeParams
 from tasks.params.snapshot import SnapshotParams
+from tasks.params.tokenize import TokenizeParams
+from tasks.params.train import TrainParams
 
 logger = logging.getLogger("train_llm")
 
@@ -32,13 +36,22 @@ class SnapshotFigures:
     digest: str
 
 
-def snapshot(params: SnapshotParams, runtime: RuntimeParams, paths: Paths) -> SnapshotFigures:
-    """Write the object manifest of the corpus.
+def snapshot(
+    params: SnapshotParams,
+    tokenizing: TokenizeParams,
+    training: TrainParams,
+    runtime: RuntimeParams,
+    paths: Paths,
+) -> SnapshotFigures:
+    """Write the object manifest of the corpus, and what the pretrained parts are.
 
     Raises:
         InputError: nothing was found.
-        EnvironmentProblem: the object store is out of reach, or refuses.
+        ParamsError: a pretrained part is neither a folder nor a hub id.
+        EnvironmentProblem: the object store or the hub is out of reach, or refuses.
     """
+    write_json(paths.pretrained_tokenizer, identity_of(tokenizing.tokenizer, "tokenize.tokenizer"))
+    write_json(paths.pretrained_model, identity_of(training.base_model, "train.base_model"))
     source = parse_source(params.source)
     listed = _list(source, runtime, paths)
     entries = sorted(_chosen(listed, source, params), key=lambda entry: entry.key)

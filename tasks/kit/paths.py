@@ -49,6 +49,16 @@ class Paths:
         return self.data / "snapshot" / "manifest.json"
 
     @property
+    def pretrained_tokenizer(self) -> Path:
+        """What `tokenize.tokenizer` is now: {"name", "digest" or "commit"}, or {}."""
+        return self.data / "snapshot" / "tokenizer.json"
+
+    @property
+    def pretrained_model(self) -> Path:
+        """What `train.base_model` is now: {"name", "digest" or "commit"}, or {}."""
+        return self.data / "snapshot" / "base_model.json"
+
+    @property
     def ingest_documents(self) -> Path:
         """Folder of Parquet shards of raw documents."""
         return self.data / "ingest" / "documents"

@@ -20,6 +20,8 @@ from tasks.kit.sources import ObjectEntry
 from tasks.params.ingest import IngestParams
 from tasks.params.runtime import RuntimeParams
 from tasks.params.snapshot import SnapshotParams
+from tasks.params.tokenize import TokenizeParams
+from tasks.params.train import TrainParams
 from tasks.snapshot import snapshot
 from tasks.text.documents import DOCUMENT_SCHEMA
 from tasks.text.records import document_id
@@ -45,7 +47,7 @@ def store(project: Paths) -> Iterator[ObjectStore]:
 def read_corpus(
     paths: Paths, source: str, params: IngestParams = RELAXED, runtime: RuntimeParams = INLINE
 ) -> IngestFigures:
-    snapshot(SnapshotParams(source=source), runtime, paths)
+    snapshot(SnapshotParams(source=source), TokenizeParams(), TrainParams(), runtime, paths)
     return ingest(params, runtime, paths)
 
 
@@ -188,14 +190,14 @@ def test_an_object_changed_since_the_snapshot_is_named(
     project: Paths, store: ObjectStore, tmp_path: Path
 ) -> None:
     store.client.put_object(Bucket="corpus", Key="changing/a.txt", Body=b"First text")
-    snapshot(SnapshotParams(source="s3://corpus/changing/"), INLINE, project)
+    snapshot(SnapshotParams(source="s3://corpus/changing/"), TokenizeParams(), TrainParams(), INLINE, project)
     store.client.put_object(Bucket="corpus", Key="changing/a.txt", Body=b"Other text")
     with pytest.raises(
         InputError, match=r"s3://corpus/changing/a\.txt was changed or removed since the snapshot"
     ):
         ingest(RELAXED, INLINE, project)
     paths = folder_of(tmp_path, {"a.txt": b"First text"})
-    snapshot(SnapshotParams(source="corpus"), INLINE, paths)
+    snapshot(SnapshotParams(source="corpus"), TokenizeParams(), TrainParams(), INLINE, paths)
     (tmp_path / "corpus" / "a.txt").write_bytes(b"Other text")
     with pytest.raises(InputError, match=r"corpus/a\.txt was changed"):
         ingest(RELAXED, INLINE, paths)
@@ -207,7 +209,7 @@ def test_a_version_that_the_snapshot_saw_is_read_although_a_newer_one_came(
     store.client.create_bucket(Bucket="kept")
     store.client.put_bucket_versioning(Bucket="kept", VersioningConfiguration={"Status": "Enabled"})
     store.client.put_object(Bucket="kept", Key="a.txt", Body=b"First text")
-    snapshot(SnapshotParams(source="s3://kept/"), INLINE, project)
+    snapshot(SnapshotParams(source="s3://kept/"), TokenizeParams(), TrainParams(), INLINE, project)
     store.client.put_object(Bucket="kept", Key="a.txt", Body=b"Newer text")
     ingest(RELAXED, INLINE, project)
     assert [row["text"] for row in rows_of(project).values()] == ["First text"]

@@ -12,6 +12,8 @@ from tasks.kit.object_store import SAMPLE_BYTES_VARIABLE, ObjectStore, open_stor
 from tasks.kit.paths import Paths
 from tasks.params.runtime import RuntimeParams
 from tasks.params.snapshot import SnapshotParams
+from tasks.params.tokenize import TokenizeParams
+from tasks.params.train import TrainParams
 from tasks.snapshot import SnapshotFigures, snapshot
 
 EMBEDDED = RuntimeParams()
@@ -38,7 +40,9 @@ def put(store: ObjectStore, keys: list[str], bucket: str = "corpus", body: bytes
 def take(
     paths: Paths, source: str, **patterns: tuple[str, ...]
 ) -> tuple[SnapshotFigures, list[dict[str, object]]]:
-    figures = snapshot(SnapshotParams(source=source, **patterns), EMBEDDED, paths)
+    figures = snapshot(
+        SnapshotParams(source=source, **patterns), TokenizeParams(), TrainParams(), EMBEDDED, paths
+    )
     return figures, json.loads(paths.snapshot_manifest.read_text())["objects"]
 
 
@@ -120,3 +124,24 @@ def test_a_missing_folder_and_a_strange_url_are_told(tmp_path: Path) -> None:
         take(Paths(tmp_path), "absent")
     with pytest.raises(ParamsError, match="expected s3://bucket/prefix/"):
         take(Paths(tmp_path), "ftp://host/corpus")
+
+
+def test_a_changed_tokenizer_folder_of_the_same_name_shows(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("text")
+    (tmp_path / "tokenizer").mkdir()
+    paths = Paths(tmp_path)
+    seen = []
+    for content in ("one", "one", "two"):
+        (tmp_path / "tokenizer" / "tokenizer.json").write_text(content)
+        tokenizing = TokenizeParams(tokenizer=str(tmp_path / "tokenizer"))
+        snapshot(SnapshotParams(source="corpus"), tokenizing, TrainParams(), EMBEDDED, paths)
+        seen.append(paths.pretrained_tokenizer.read_text())
+    assert seen[0] == seen[1] != seen[2]
+    assert paths.pretrained_model.read_text() == "{}\n"
+
+
+def test_a_name_that_is_neither_folder_nor_hub_id_is_refused_by_its_key(tmp_path: Path) -> None:
+    training = TrainParams(base_model="no/such/folder")
+    with pytest.raises(ParamsError, match=r"train\.base_model: 'no/such/folder'"):
+        snapshot(SnapshotParams(source="corpus"), TokenizeParams(), training, EMBEDDED, Paths(tmp_path))
