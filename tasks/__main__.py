@@ -29,6 +29,7 @@ from tasks.kit.processes import (
     stop_on_sigterm,
     switch_telemetry_off,
 )
+from tasks.params.base import Section
 from tasks.params.tree import SECTIONS, Params, load_params
 
 # `tokenize` is a module of the standard library, which breaks when a file of that name lies beside a script.
@@ -44,21 +45,38 @@ def stage_function(stage: str) -> Callable[..., Any]:
     return function
 
 
-def sections_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Which section of params.yaml each argument of a stage takes, told by its annotation."""
-    names = {section: name for name, section in SECTIONS.items()}
+def sections_of(function: Callable[..., Any]) -> dict[str, tuple[str, type[Section]]]:
+    """Which section of params.yaml each argument of a stage takes, told by its annotation, and its class.
+
+    An argument annotated with the base class of a section takes that part of it only.
+    """
     hints = get_type_hints(function)
     return {
-        argument: names[hints[argument]]
+        argument: (name, hints[argument])
         for argument in inspect.signature(function).parameters
-        if hints[argument] in names
+        for name, section in SECTIONS.items()
+        if hints[argument] in section.__mro__ and hints[argument] is not Section
     }
+
+
+def keys_read(function: Callable[..., Any]) -> set[str]:
+    """What dvc.yaml must list as the parameters of a stage: whole sections, or keys of those it takes a part of."""
+    keys: set[str] = set()
+    for name, part in sections_of(function).values():
+        whole = part is SECTIONS[name]
+        keys |= {name} if whole else {f"{name}.{field}" for field in part.model_fields}
+    return keys - {"runtime"}
+
+
+def _section(params: Params, name: str, part: type[Section]) -> Section:
+    section: Section = getattr(params, name)
+    return section if type(section) is part else part(**{f: getattr(section, f) for f in part.model_fields})
 
 
 def run_stage(stage: str, params: Params, paths: Paths) -> Any:
     """Call a stage with its sections and paths, and write the figures that it returns. Returns them."""
     function = stage_function(stage)
-    arguments: dict[str, Any] = {a: getattr(params, s) for a, s in sections_of(function).items()}
+    arguments: dict[str, Any] = {a: _section(params, *s) for a, s in sections_of(function).items()}
     figures = function(**arguments, paths=paths)
     write_json(paths.metrics(stage), dataclasses.asdict(figures))
     return figures
@@ -73,7 +91,7 @@ def input_fingerprint(stage: str, paths: Paths) -> dict[str, Any]:
     declared = yaml.safe_load(paths.dvc_yaml.read_text(encoding="utf-8"))["stages"][stage]
     values = yaml.safe_load(paths.params.read_text(encoding="utf-8"))
     fingerprint: dict[str, Any] = {
-        f"params.yaml: {name}": json.dumps(values.get(name)) for name in declared.get("params", [])
+        f"params.yaml: {name}": json.dumps(_value_at(values, name)) for name in declared.get("params", [])
     }
     for dependency in declared.get("deps", []):
         path = paths.root / dependency
@@ -81,6 +99,12 @@ def input_fingerprint(stage: str, paths: Paths) -> dict[str, Any]:
             status = file.stat()
             fingerprint[str(file)] = (status.st_size, status.st_mtime_ns, status.st_ino)
     return fingerprint
+
+
+def _value_at(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
 
 
 def main(arguments: list[str]) -> int:

@@ -25,7 +25,7 @@ from tasks.model.token_files import MANIFEST, TokenShard, dtype_of
 from tasks.model.token_shards import encode_shard, index_shard
 from tasks.model.tokenizer_files import copy_tokenizer
 from tasks.params.runtime import RuntimeParams
-from tasks.params.split import SplitParams
+from tasks.params.split import SidesParams
 from tasks.params.tokenize import TokenizeParams
 from tasks.text.bpe import PAD, train_merges, write_bpe_tokenizer
 from tasks.text.encoding import TokenizerFacts
@@ -75,7 +75,7 @@ class _Seen(NamedTuple):
 
 
 def tokenize(
-    params: TokenizeParams, sides: SplitParams, runtime: RuntimeParams, paths: Paths
+    params: TokenizeParams, sides: SidesParams, runtime: RuntimeParams, paths: Paths
 ) -> TokenizeFigures:
     """Make the tokenizer, encode every shard, write the manifest.
 
@@ -98,7 +98,7 @@ def tokenize(
     return _figures(params, facts, digest, seen, [result.figures for result in encoded])
 
 
-def _train(params: TokenizeParams, sides: SplitParams, inputs: Sequence[Path], folder: Path) -> _Seen:
+def _train(params: TokenizeParams, sides: SidesParams, inputs: Sequence[Path], folder: Path) -> _Seen:
     texts = _training_texts(inputs, sides, params.max_training_bytes)
     if not texts:
         raise InputError(
@@ -116,7 +116,7 @@ def _train(params: TokenizeParams, sides: SplitParams, inputs: Sequence[Path], f
     return _Seen(len(texts), sum(len(text.encode()) for text in texts))
 
 
-def _training_texts(inputs: Sequence[Path], sides: SplitParams, max_bytes: int) -> list[str]:
+def _training_texts(inputs: Sequence[Path], sides: SidesParams, max_bytes: int) -> list[str]:
     """Train documents in the order of the hash of their id, as many whole ones as fit (at least one).
 
     The hash makes a sample that neither the order of shards nor the number of workers moves. Memory holds no more
@@ -164,7 +164,7 @@ def _encode_all(
 
 def _index_all(
     facts: TokenizerFacts,
-    sides: SplitParams,
+    sides: SidesParams,
     inputs: Sequence[Path],
     encoded: Sequence[ShardResult],
     runtime: RuntimeParams,

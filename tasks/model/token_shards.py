@@ -17,7 +17,7 @@ import xxhash
 from tasks.kit.errors import InputError
 from tasks.kit.files import file_digest
 from tasks.model.token_files import INDEX_SCHEMA, dtype_of, map_tokens, narrow, write_index
-from tasks.params.split import SplitParams
+from tasks.params.split import SidesParams
 from tasks.text.encoding import Encoder, ParityError, TokenizerFacts, is_unusual
 from tasks.text.sides import side_of, split_key
 
@@ -51,7 +51,7 @@ def encode_shard(documents: Path, tokenizer: Path, fast: bool, output: Path) -> 
 
 
 def index_shard(
-    documents: Path, ids: Path, facts: TokenizerFacts, sides: SplitParams, output: Path
+    documents: Path, ids: Path, facts: TokenizerFacts, sides: SidesParams, output: Path
 ) -> dict[str, Any]:
     """Write the documents of a shard: their ends are where the end-of-document id stands, which no text can hold.
 

@@ -6,7 +6,7 @@ thousand, and tokenize can train its vocabulary on train documents before split 
 
 import xxhash
 
-from tasks.params.split import SplitParams
+from tasks.params.split import SidesParams
 
 SIDES = ("train", "validation", "test")
 
@@ -16,7 +16,7 @@ def split_key(group: str | None, cluster: str) -> str:
     return group or cluster
 
 
-def side_of(key: str, params: SplitParams) -> str:
+def side_of(key: str, params: SidesParams) -> str:
     """The side of all documents with this group or cluster: the hash of (seed, key) against the shares."""
     position = xxhash.xxh3_64_intdigest(f"{params.seed}\0{key}".encode()) / 2**64
     if position < params.train:
