@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
+
+import psutil
 
 from tasks.kit.processes import switch_telemetry_off
 
@@ -20,19 +22,33 @@ _prctl: Any = getattr(
     ctypes.CDLL(None), "prctl", None
 )  # bound before any fork: no import may happen after one
 
+GRACE_SECONDS = 120.0  # what a training gets to save its checkpoint in
+
 _running: set["ProcessGroup"] = set()
 _stopping = threading.Event()
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment of every child: this interpreter's `bin` first on PATH (dvc.yaml says `python`), no telemetry."""
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(extra or {})}
+    """Environment of every child: this interpreter's `bin` first on PATH (dvc.yaml says `python`), no telemetry.
+
+    DVC runs commands with $SHELL: that of a service account is often `nologin`, with which every stage would fail.
+    """
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "SHELL": "/bin/sh", **(extra or {})}
     switch_telemetry_off(variables)
+    bypass_proxies(variables)
     folder = str(Path(sys.executable).parent)
     path = variables.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != folder:
         variables["PATH"] = f"{folder}{os.pathsep}{path}"
     return variables
+
+
+def bypass_proxies(variables: MutableMapping[str, str]) -> None:
+    """Let nothing ask a proxy for our own servers, which listen on loopback."""
+    given = ",".join(variables.get(name, "") for name in ("NO_PROXY", "no_proxy"))
+    hosts = dict.fromkeys(host.strip() for host in f"{given},127.0.0.1,localhost".split(",") if host.strip())
+    for name in ("NO_PROXY", "no_proxy"):  # some programs look at one only
+        variables[name] = "*" if "*" in hosts else ",".join(hosts)
 
 
 class ProcessGroup:
@@ -60,24 +76,59 @@ class ProcessGroup:
             start_new_session=True,
             preexec_fn=_die_with_parent if _prctl else None,
         )
+        self._asked: set[int] = set()
+        self._lock = threading.Lock()
         _running.add(self)
 
-    def stop(self, grace_seconds: float = 15.0) -> None:
-        """TERM to the whole group, then KILL to what is left after `grace_seconds`. Harmless when it has ended."""
-        if self.process.poll() is None:
-            self._signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace_seconds)
-        deadline = time.monotonic() + (2.0 if self.process.poll() is not None else 0.0)
-        while self._signal(0) and time.monotonic() < deadline:  # a stage whose DVC is gone ends by itself
+    def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Ask the group to end, wait until the last of it has, and KILL what is left after `grace_seconds`.
+
+        Harmless when it has ended. Who leads the group may be gone long before the work has: DVC dies of a TERM
+        at once, and its stage is still saving then.
+        """
+        deadline = time.monotonic() + grace_seconds
+        while members := self._members():
+            if time.monotonic() > deadline:
+                self._signal(signal.SIGKILL)
+                break
+            self._ask_to_end(members)
             time.sleep(0.05)
-        self._signal(signal.SIGKILL)
         self.process.wait()
         _running.discard(self)
 
     def interrupt(self) -> None:
-        """TERM to the whole group, without waiting."""
-        self._signal(signal.SIGTERM)
+        """Begin to stop, without waiting for it."""
+        threading.Thread(target=self.stop, daemon=True).start()
+
+    def _ask_to_end(self, members: list[psutil.Process]) -> None:
+        """TERM, once each, to the leader's children; to the leader itself when it has none.
+
+        Not to all members: workers of a stage are stopped by the stage, and a stage whose DVC is ended together with
+        it would get a second TERM, by the death of its parent, in the middle of saving.
+        """
+        living = {member.pid for member in members}
+        below = [member for member in members if _parent(member) not in living - {self.process.pid}]
+        children = [member for member in below if member.pid != self.process.pid]
+        with self._lock:
+            for member in children or below:
+                if member.pid not in self._asked:
+                    self._asked.add(member.pid)
+                    with contextlib.suppress(psutil.Error):
+                        member.terminate()
+
+    def _members(self) -> list[psutil.Process]:
+        """The living processes of the group; zombies that nobody collects (containers without an init) are none."""
+        self.process.poll()
+        if not self._signal(0):
+            return []
+        found = []
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError, psutil.Error):
+                if os.getpgid(pid) == self.process.pid:
+                    process = psutil.Process(pid)
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(process)
+        return found
 
     def _signal(self, number: int) -> bool:
         try:
@@ -85,6 +136,13 @@ class ProcessGroup:
         except (ProcessLookupError, PermissionError):
             return False
         return True
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0
 
 
 def _die_with_parent() -> None:

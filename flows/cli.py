@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception:
+        return _complain_of_ourselves()
 
 
 def project_root(start: Path) -> Path:
@@ -192,6 +194,16 @@ def _version() -> str:
         return version("train-llm")
     except PackageNotFoundError:
         return "(not installed)"
+
+
+def _complain_of_ourselves() -> int:
+    """The traceback without secrets, and a line that says whose fault it is."""
+    import traceback
+
+    from tasks.kit.console import redact
+
+    sys.stderr.write(redact(traceback.format_exc()))
+    return _complain("this is a fault of train-llm, not of yours; please report it with the lines above", 1)
 
 
 def _complain(message: str, code: int) -> int:

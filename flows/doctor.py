@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from flows.children import environment
-from flows.locks import check_host, clear_dead_locks
+from flows.locks import check_host, find_dead_locks
 from flows.server import reach
 from tasks.kit.console import redact
 from tasks.kit.errors import TrainLLMError
@@ -140,8 +140,8 @@ def _project(root: Path) -> Iterator[Finding]:
             "git", "ok", f"{changed} uncommitted change{'s' * (changed != 1)}" if changed else "clean"
         )
     check_host(root)
-    cleared = clear_dead_locks(root)
-    yield Finding("dvc", "warn" if cleared else "ok", "; ".join(cleared) or "no dead locks")
+    dead = find_dead_locks(root)
+    yield Finding("dvc", "warn" if dead else "ok", "; ".join(dead) or "no dead locks")
 
 
 def _machine(root: Path) -> Iterator[Finding]:

@@ -21,16 +21,15 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.children import ProcessGroup, stopped_by_signals
+from flows.children import ProcessGroup, bypass_proxies, stopped_by_signals
 from flows.graph import PlannedStage, has_remote, plan
 from flows.locks import clear_dead_locks
 from flows.metrics import metrics_table
 from flows.records import Record, commit_of, new_run
 from flows.stage import Outcome, StageFailed, hold_object_store, run_stage
-from flows.workspace import open_workspace
+from flows.workspace import Workspace, open_workspace
 from tasks.kit.errors import EnvironmentProblem, TrainLLMError
 from tasks.kit.paths import Paths
-from tasks.params.tree import override_params
 
 _BYTES_A_STAGE = 6 << 30  # memory that a second stage beside the first must find free
 
@@ -60,15 +59,24 @@ def train_llm(
         listed: The stages that always run have just run (the command line does so before it plans).
     """
     home = Path.cwd()
-    with stopped_by_signals(), open_workspace(home, git_ref) as root:
-        return _run(home, root, git_ref, targets or [], overrides or [], listed)
+    bypass_proxies(os.environ)
+    with stopped_by_signals(), open_workspace(home, git_ref) as workspace:
+        state = _run(home, workspace, git_ref, targets or [], overrides or [], listed)
+        workspace.completed = state.is_completed()
+    return state
 
 
 def _run(
-    home: Path, root: Path, git_ref: str | None, targets: list[str], overrides: list[str], listed: bool
+    home: Path,
+    workspace: Workspace,
+    git_ref: str | None,
+    targets: list[str],
+    overrides: list[str],
+    listed: bool,
 ) -> State[Any]:
     logger = get_run_logger()
-    for change in override_params(Paths(root).params, overrides):
+    root = workspace.folder
+    for change in workspace.override(overrides):
         logger.info("params.yaml: %s", change)
     record = Record(
         home, new_run(), root, targets, overrides, git_ref, commit_of(root), str(flow_run.get_id() or "")
@@ -84,12 +92,17 @@ def _run(
                 _run_stages(record, [stage for stage in plan(root, targets) if stage.is_source])
             if not _failures(record):
                 _run_stages(record, list(plan(root, targets)), listed=True)
-                _share_results(record)
+            _share_results(record)
         state = "failed" if _failures(record) else "completed"
+    except Exception:
+        state = "failed"
+        raise
     finally:
         record.finish(state)
         _write_artifacts(record)
     if failures := _failures(record):
+        if workspace.is_worktree:
+            logger.warning("%s is kept: the next run of this commit goes on there", root)
         return Failed(message="; ".join(f"{o.stage}: {o.reason}" for o in failures))
     results = [outcome.result for outcome in record.outcomes.values()]
     return Completed(message=f"{len(results)} stages, {results.count('ran')} ran; record: runs/{record.run}")
@@ -137,9 +150,9 @@ class _Job:
 
 
 def _worth_a_retry(task: Any, task_run: Any, state: State[Any]) -> bool:
-    """A wrong parameter or a missing program is the same at the second try."""
+    """A wrong parameter, a gate that refused or a loss that is no number is the same at the second try."""
     error = state.result(raise_on_failure=False)
-    return not (isinstance(error, StageFailed) and error.exit_code in (2, 3))
+    return isinstance(error, StageFailed) and error.outcome.worth_a_retry
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_worth_a_retry)
@@ -189,12 +202,21 @@ def _places() -> threading.BoundedSemaphore:
 
 
 def _share_results(record: Record) -> None:
-    """Push objects and run cache to the DVC remote, where one is configured: other machines then restore them."""
-    if not has_remote(record.workspace) or _failures(record):
+    """Push objects and run cache to the DVC remote, where one is configured: other machines then restore them.
+
+    After a failure too: what ran before it is worth as much. That failure is then the news, not one of the push.
+    """
+    failures = _failures(record)
+    if not has_remote(record.workspace) or (failures and not _ran(record)):
         return
-    push.submit(
-        str(record.workspace), str(Paths(record.home).state / "logs" / record.run / "push.log")
-    ).result()
+    log = Paths(record.home).state / "logs" / record.run / "push.log"
+    result = push.submit(str(record.workspace), str(log)).result(raise_on_failure=not failures)
+    if isinstance(result, Exception):
+        get_run_logger().warning("%s", result)
+
+
+def _ran(record: Record) -> bool:
+    return any(outcome.result == "ran" for outcome in record.outcomes.values())
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=5)

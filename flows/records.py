@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from flows.stage import Outcome
 from tasks.kit.console import redact
@@ -139,9 +138,3 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def last_record(root: Path) -> dict[str, Any] | None:
-    """The newest record of the workspace, None when nothing ran."""
-    paths = sorted((root / "runs").glob("*/record.json"))
-    return read_json(paths[-1]) if paths else None

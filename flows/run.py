@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.children import stopped_by_signals
+from flows.children import bypass_proxies, stopped_by_signals
 from flows.forecast import as_text, duration, planned_with
-from flows.graph import has_remote, plan
-from flows.locks import check_host, clear_dead_locks, hold_workspace
+from flows.graph import PlannedStage, has_remote, plan
+from flows.locks import claim_for_host, clear_dead_locks, hold_workspace
+from flows.records import commit_of
 from flows.stage import Outcome, StageFailed, hold_object_store, run_stage
 from tasks.kit.console import redact
 from tasks.kit.errors import TrainLLMError
@@ -37,17 +38,19 @@ def run(root: Path, stage: str | None, overrides: Sequence[str], git_ref: str | 
     Raises:
         TrainLLMError: before anything was started, or because the server did not come up.
     """
-    command = resume_command(stage, git_ref)
+    command = resume_command(stage, git_ref, overrides)
+    bypass_proxies(os.environ)
     if not git_ref:
         planned_with(root, stage, overrides)  # refuses wrong parameters and stages before anything is touched
         with stopped_by_signals(), hold_workspace(root) as held:
             if held:
-                check_host(root)
-                code = _prepare(root, stage, overrides, command)
+                claim_for_host(root)
+                code = _prepare(root, stage, overrides, resume_command(stage, None))
                 if code is not None:
                     return code
         if held:
-            return _flow(root, stage, [], None, True, command)
+            return _flow(root, stage, [], None, True, resume_command(stage, None))
+        command = resume_command(stage, commit_of(root) or None, overrides)  # in a worktree, if at all
     return _flow(root, stage, list(overrides), git_ref, False, command)
 
 
@@ -75,7 +78,21 @@ def _list_sources(root: Path, stage: str | None) -> None:
         if planned.is_source:
             log = Paths(root).state / "logs" / "latest-listing" / f"{planned.name}.log"
             log.unlink(missing_ok=True)
-            _show(run_stage(root, planned.name, log, planned.schedule.timeout_seconds, has_remote(root)))
+            _show(_with_retries(root, planned, log))
+
+
+def _with_retries(root: Path, planned: PlannedStage, log: Path) -> Outcome:
+    """Run a stage as often as the flow would."""
+    schedule = planned.schedule
+    for _ in range(schedule.retries):
+        try:
+            return run_stage(root, planned.name, log, schedule.timeout_seconds, has_remote(root))
+        except StageFailed as error:
+            if not error.outcome.worth_a_retry:
+                raise
+            _say(f"{error.outcome.reason}: trying again in {schedule.retry_delay_seconds:g} s")
+            time.sleep(schedule.retry_delay_seconds)
+    return run_stage(root, planned.name, log, schedule.timeout_seconds, has_remote(root))
 
 
 def _flow(
@@ -156,11 +173,16 @@ def _report_failure(failed: list[Outcome], command: str) -> int:
     return failed[0].exit_code or 1
 
 
-def resume_command(stage: str | None, git_ref: str | None) -> str:
-    """The command that goes on after a failure; overrides are in params.yaml by then."""
-    return shlex.join(
-        ["train-llm", "run", *([stage] if stage else []), *(["--git-ref", git_ref] if git_ref else [])]
-    )
+def resume_command(stage: str | None, git_ref: str | None, overrides: Sequence[str] = ()) -> str:
+    """The command that goes on after a failure.
+
+    In the workspace the overrides are in params.yaml by then; a run of a commit begins with that commit's.
+    """
+    words = ["train-llm", "run", *([stage] if stage else [])]
+    if git_ref:
+        words += ["--git-ref", git_ref]
+        words += [word for override in overrides for word in ("-S", override)]
+    return shlex.join(words)
 
 
 def _show(outcome: Outcome) -> None:

@@ -23,6 +23,7 @@ FORWARDED_LINES_PER_SECOND = (
     4  # 20,000 forwarded lines cost a Prefect server 31 CPU seconds and lock its database
 )
 
+_INTERRUPTED = 130  # the stage was asked to stop: by us, or by someone who means it
 _EXIT_CODE = re.compile(r"failed to run: .*, exited with (-?\d+)")
 
 
@@ -37,6 +38,8 @@ class Outcome:
     exit_code: int = 0
     log: str = ""
     tail: tuple[str, ...] = ()
+    worth_a_retry: bool = False
+    """Whether the failure may be gone at the next try: a service away, a signal, time over; not a gate or a NaN."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,7 +124,7 @@ def run_stage(
     seconds = round(time.monotonic() - began, 2)
     if timed_out.is_set():
         reason = f"stopped after {timeout_seconds:g} s, the limit of meta.timeout_seconds in dvc.yaml"
-        raise StageFailed(Outcome(stage, "failed", seconds, reason, 1, str(log), words.tail))
+        raise StageFailed(Outcome(stage, "failed", seconds, reason, 1, str(log), words.tail, True))
     if code:
         raise StageFailed(words.failure(code, seconds, log))
     return Outcome(stage, words.result, seconds, "", 0, str(log))
@@ -130,16 +133,25 @@ def run_stage(
 @contextlib.contextmanager
 def hold_object_store(root: Path) -> Iterator[None]:
     """Hold the embedded object store open, so that one server serves all stages; nothing for other stores."""
-    from tasks.kit.object_store import open_store
-    from tasks.params.tree import load_params
-
-    paths = Paths(root)
-    runtime = load_params(paths.params).runtime
-    if runtime.object_store == "embedded":
-        with open_store(runtime, paths):
-            yield
-    else:
+    if _object_store(root) != "embedded":
         yield
+        return
+    from tasks.kit.object_store import open_store
+    from tasks.params.runtime import RuntimeParams
+
+    with open_store(RuntimeParams(), Paths(root)):
+        yield
+
+
+def _object_store(root: Path) -> str:
+    """`runtime.object_store` of a params.yaml that may be of another commit: with keys that are unknown here."""
+    import yaml
+
+    try:
+        runtime = yaml.safe_load(Paths(root).params.read_text(encoding="utf-8"))["runtime"]
+        return str(runtime["object_store"])
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+        return "embedded"  # the default; what is wrong with the file is said by the stages
 
 
 def _stop_late(group: ProcessGroup, timed_out: threading.Event) -> None:
@@ -178,8 +190,10 @@ class _Words:
         if self._exit_code is None:
             killed = f"DVC was ended by signal {-dvc_code}" if dvc_code < 0 else f"DVC exited with {dvc_code}"
             reason = self._error or killed
-            code = 1
+            code, again = 1, True  # DVC's own trouble: a remote, a lock; the stage did not judge anything
         else:
             reason = self._error or f"its command exited with {self._exit_code}"
             code = self._exit_code if self._exit_code in (2, 3) else 1
-        return Outcome(self._stage, "failed", seconds, reason, code, str(log), self.tail)
+            again = code == 3 or self._exit_code < 0 or self._exit_code > 128
+            again = again and self._exit_code != _INTERRUPTED
+        return Outcome(self._stage, "failed", seconds, reason, code, str(log), self.tail, again)

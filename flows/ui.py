@@ -14,7 +14,7 @@ def serve(root: Path) -> int:
     with contextlib.suppress(KeyboardInterrupt), stopped_by_signals(), contextlib.ExitStack() as stack:
         prefect = stack.enter_context(prefect_server(root))
         mlflow, url, log = _start_mlflow(root)
-        stack.callback(mlflow.stop)
+        stack.callback(mlflow.stop, grace_seconds=8.0)
         prefect.wait()
         wait_until_healthy(f"{url}/health", mlflow, log)
         sys.stdout.write(f"Prefect  {prefect.url.removesuffix('/api')}\nMLflow   {url}\nCtrl-C stops both.\n")

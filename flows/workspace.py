@@ -3,37 +3,88 @@
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from flows.locks import check_host, hold_workspace, workspace_holder
+from flows.children import environment
+from flows.locks import claim_for_host, hold_workspace, workspace_holder
 from flows.records import commit_of
 from tasks.kit.errors import EnvironmentProblem, ParamsError, StageError
 from tasks.kit.paths import Paths
 
 # What a worktree shares with its project: stores that are safe for many users. Not `train`: one trainer a checkpoint.
-_SHARED_STATE = ("s3", "mlflow", "shards")
+# Not `shards`: a run removes the shards that it did not need, and the other would lose its own.
+_SHARED_STATE = ("s3", "mlflow")
+
+# Run by the worktree's own code: a commit may have parameters that this code does not know yet.
+_OVERRIDE = """
+import sys
+from pathlib import Path
+from tasks.kit.errors import TrainLLMError
+from tasks.params.tree import override_params
+try:
+    print("\\n".join(override_params(Path("params.yaml"), sys.argv[1:])))
+except TrainLLMError as error:
+    sys.exit(str(error))
+"""
+
+
+@dataclass
+class Workspace:
+    """The folder in which a run works. A worktree is kept until a run of its commit has `completed` there."""
+
+    folder: Path
+    is_worktree: bool = False
+    completed: bool = False
+
+    def override(self, overrides: Sequence[str]) -> list[str]:
+        """Write overrides into params.yaml, checked by the code of that folder. Returns one line a change.
+
+        Raises:
+            ParamsError: for a key that does not exist or a value that does not fit.
+        """
+        if not self.is_worktree:
+            from tasks.params.tree import override_params
+
+            return override_params(Paths(self.folder).params, overrides)
+        if not overrides:
+            return []
+        result = subprocess.run(
+            [sys.executable, "-c", _OVERRIDE, *overrides],
+            cwd=self.folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if result.returncode:
+            raise ParamsError(result.stderr.strip())
+        return result.stdout.splitlines()
 
 
 @contextlib.contextmanager
-def open_workspace(root: Path, git_ref: str | None) -> Iterator[Path]:
-    """The folder in which a run works, held for it alone.
+def open_workspace(root: Path, git_ref: str | None) -> Iterator[Workspace]:
+    """The workspace of a run, held for it alone.
 
     Without `git_ref` it is `root`; while another run has that, a worktree of the commit that is checked out.
     Two `dvc repro` in one workspace lose results, so there is never a second one.
 
     Raises:
-        EnvironmentProblem: the workspace is another host's, or is held while it has changes that are in no commit.
+        EnvironmentProblem: the workspace is another host's, or is held while it has changes that are in no commit,
+            or another run of the same commit is under way.
         ParamsError: git does not know `git_ref`.
     """
-    check_host(root)
+    claim_for_host(root)
     if git_ref:
-        with _worktree(root, git_ref) as folder:
-            yield folder
+        with _worktree(root, git_ref) as worktree:
+            yield worktree
         return
     with hold_workspace(root) as held:
         if held:
-            yield root
+            yield Workspace(root)
             return
     commit = commit_of(root)
     if not commit or commit.endswith("+"):
@@ -41,27 +92,39 @@ def open_workspace(root: Path, git_ref: str | None) -> Iterator[Path]:
             f"another run (process {workspace_holder(root)}) holds this workspace, and its changes are in no commit: "
             "wait for that run to end, or commit, and run again (it then works in a worktree of its own)"
         )
-    with _worktree(root, commit) as folder:
-        yield folder
+    with _worktree(root, commit) as worktree:
+        yield worktree
 
 
 @contextlib.contextmanager
-def _worktree(root: Path, git_ref: str) -> Iterator[Path]:
-    """A checkout of one commit in `.state/worktrees`; kept when the run fails, so that a second try resumes there."""
+def _worktree(root: Path, git_ref: str) -> Iterator[Workspace]:
+    """A checkout of one commit in `.state/worktrees/COMMIT`, with its checkpoints from a try that did not complete."""
     commit = _resolve(root, git_ref)
-    for number in range(1, 100):
-        folder = Paths(root).state.resolve() / "worktrees" / f"{commit[:12]}-{number}"
-        with hold_workspace(folder.with_name(f"{folder.name}.hold")) as held:
-            if not held:
-                continue
-            if not (folder / ".git").exists():
-                _git(root, "worktree", "prune")
-                _git(root, "worktree", "add", "--force", "--detach", str(folder), commit)
-            _share(root, folder)
-            yield folder
+    folder = Paths(root).state.resolve() / "worktrees" / commit[:12]
+    guard = folder.with_name(f"{folder.name}.hold")
+    with hold_workspace(guard) as held:
+        if not held:
+            raise EnvironmentProblem(
+                f"another run (process {workspace_holder(guard)}) of commit {commit[:12]} is under way in {folder}: "
+                "wait for its end, and run again"
+            )
+        _check_out(root, folder, commit)
+        _share(root, folder)
+        worktree = Workspace(folder, is_worktree=True)
+        yield worktree
+        if worktree.completed:
             _git(root, "worktree", "remove", "--force", str(folder))
-            return
-    raise EnvironmentProblem(f"99 runs of commit {commit[:12]} hold a worktree each: wait for some to end")
+
+
+def _check_out(root: Path, folder: Path, commit: str) -> None:
+    """Make the worktree, or bring a kept one back to its commit: the overrides of the former try go, `.state` stays."""
+    if not (folder / ".git").exists():
+        _git(root, "worktree", "prune")
+        _git(root, "worktree", "add", "--force", "--detach", str(folder), commit)
+        return
+    index_lock = Path(_git(folder, "rev-parse", "--git-path", "index.lock"))
+    (folder / index_lock).unlink(missing_ok=True)  # of a git that was killed: the folder is held by this run
+    _git(folder, "reset", "--quiet", "--hard", commit)
 
 
 def _resolve(root: Path, git_ref: str) -> str:

@@ -66,6 +66,12 @@ print(f"{stage}: at work", flush=True)
 if "hang" in words:
     pathlib.Path("hanging.pid").write_text(str(os.getpid()))
     time.sleep(600)
+if "killed" in words:
+    os.kill(os.getpid(), 9)
+if "away-once" in words:
+    pathlib.Path(f"behaviour-{stage}").unlink()
+    print(f"{stage}: error: the store is away", flush=True)
+    sys.exit(3)
 if "fail" in words:
     print(f"{stage}: error: asked to fail", flush=True)
     sys.exit(int(words[1]))

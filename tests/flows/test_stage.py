@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from flows.graph import plan
-from flows.locks import check_host, clear_dead_locks, hold_workspace
-from flows.stage import StageFailed, run_stage
+from flows.locks import check_host, claim_for_host, clear_dead_locks, find_dead_locks, hold_workspace
+from flows.stage import StageFailed, hold_object_store, run_stage
 from tasks.kit.errors import EnvironmentProblem
 from tasks.params.tree import override_params
 
@@ -26,13 +26,19 @@ def test_dvc_says_whether_a_stage_ran_was_restored_or_stayed(done: Path, tmp_pat
     assert run_stage(done, "left", log).result == "run-cache"
 
 
-@pytest.mark.parametrize(("asked", "code"), [(1, 1), (2, 2), (3, 3), (77, 1)])
-def test_the_exit_code_of_the_stage_is_passed_on(done: Path, tmp_path: Path, asked: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("asked", "code", "again"),
+    [(1, 1, False), (2, 2, False), (3, 3, True), (77, 1, False), (137, 1, True), (130, 1, False)],
+)
+def test_the_exit_code_of_the_stage_is_passed_on_and_decides_over_a_retry(
+    done: Path, tmp_path: Path, asked: int, code: int, again: bool
+) -> None:
     (done / "behaviour-left").write_text(f"fail {asked}")
     override_params(done / "params.yaml", ["evaluate.seed=8"])
     with pytest.raises(StageFailed) as caught:
         run_stage(done, "left", tmp_path / "log")
     assert caught.value.exit_code == code
+    assert caught.value.outcome.worth_a_retry is again
     assert caught.value.outcome.reason == "left: error: asked to fail"
     assert any("asked to fail" in line for line in caught.value.outcome.tail)
 
@@ -56,10 +62,37 @@ def test_the_whole_log_is_kept_without_secrets_and_few_lines_are_forwarded(
 def test_a_stage_over_its_time_is_stopped_with_all_its_processes(done: Path, tmp_path: Path) -> None:
     (done / "behaviour-left").write_text("hang")
     override_params(done / "params.yaml", ["evaluate.seed=8"])
-    with pytest.raises(StageFailed, match=r"meta\.timeout_seconds"):
-        run_stage(done, "left", tmp_path / "log", timeout_seconds=8)
-    pid = (done / "hanging.pid").read_text() if (done / "hanging.pid").exists() else ""
-    assert not pid or not psutil.pid_exists(int(pid))
+    failures: list[StageFailed] = []
+
+    def run() -> None:
+        with pytest.raises(StageFailed, match=r"meta\.timeout_seconds") as caught:
+            run_stage(done, "left", tmp_path / "log", timeout_seconds=20)
+        failures.append(caught.value)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not ((done / "hanging.pid").exists() and (done / "hanging.pid").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    thread.join()
+    assert failures[0].outcome.worth_a_retry
+    assert not psutil.pid_exists(int((done / "hanging.pid").read_text()))
+
+
+def test_a_stage_that_a_signal_ended_is_worth_a_retry(done: Path, tmp_path: Path) -> None:
+    (done / "behaviour-left").write_text("killed")
+    override_params(done / "params.yaml", ["evaluate.seed=8"])
+    with pytest.raises(StageFailed) as caught:
+        run_stage(done, "left", tmp_path / "log")
+    assert caught.value.outcome.worth_a_retry
+
+
+def test_the_object_store_is_held_for_params_with_keys_of_another_commit(toy: Path) -> None:
+    text = (toy / "params.yaml").read_text()
+    (toy / "params.yaml").write_text(f"{text}\nfuture: {{key: 1}}\n")
+    with hold_object_store(toy):
+        pass
 
 
 def test_a_stage_whose_dvc_waits_for_the_lock_is_not_lost(done: Path, tmp_path: Path) -> None:
@@ -87,17 +120,26 @@ def test_a_lock_file_cut_short_is_removed(done: Path, content: str) -> None:
     assert not path.exists()
 
 
-def test_locks_of_dead_and_of_reused_pids_go_and_those_of_a_living_dvc_stay(done: Path) -> None:
+def test_locks_of_dead_and_of_reused_pids_go_and_those_of_a_living_process_stay(done: Path) -> None:
+    """A pid whose process began after the lock file was written belongs to another process by now."""
     import json
+    import os
     import subprocess
     import sys
 
     path = done / ".dvc" / "tmp" / "rwlock"
-    alive = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)  # dvc"])
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    alive = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    time.sleep(4)
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)  # dvc"])
     try:
         holders = [{"pid": pid, "cmd": "dvc repro"} for pid in (alive.pid, other.pid, 2**22 - 3)]
         path.write_text(json.dumps({"write": {"a": holders[1]}, "read": {"b": holders, "c": holders[2:]}}))
+        os.utime(path, (time.time() - 2, time.time() - 2))
+        before = path.read_bytes()
+        assert find_dead_locks(done) == [
+            ".dvc/tmp/rwlock held 4 locks of runs that no longer live: the next run drops them"
+        ]
+        assert path.read_bytes() == before, "looking changes nothing"
         assert clear_dead_locks(done) == [".dvc/tmp/rwlock held 4 locks of runs that no longer live: dropped"]
         assert json.loads(path.read_text()) == {"write": {}, "read": {"b": holders[:1]}}
         assert clear_dead_locks(done) == []
@@ -109,7 +151,9 @@ def test_locks_of_dead_and_of_reused_pids_go_and_those_of_a_living_dvc_stay(done
 
 def test_a_workspace_of_another_host_is_refused(tmp_path: Path) -> None:
     check_host(tmp_path)
-    check_host(tmp_path)
+    assert not (tmp_path / ".state").exists(), "looking leaves no marker"
+    claim_for_host(tmp_path)
+    claim_for_host(tmp_path)
     (tmp_path / ".state" / "host").write_text("elsewhere\n")
     with pytest.raises(EnvironmentProblem, match="belongs to host 'elsewhere'"):
         check_host(tmp_path)
