@@ -19,10 +19,11 @@ from typing import Any, get_type_hints
 import yaml
 
 from tasks.kit.console import redact, set_up_logging
-from tasks.kit.errors import InputError, ParamsError, StageError, TrainLLMError
+from tasks.kit.errors import InputError, ParamsError, StageError, TrainLLMError, machine_fault
 from tasks.kit.files import write_json
 from tasks.kit.paths import Paths
 from tasks.kit.processes import (
+    bypass_proxies_on_loopback,
     die_with_parent,
     hold_stage_lock,
     let_idle_threads_sleep,
@@ -111,6 +112,7 @@ def main(arguments: list[str]) -> int:
     """Run one stage. Returns the exit code: 0, or that of the error (see tasks.kit.errors)."""
     switch_telemetry_off()
     let_idle_threads_sleep()
+    bypass_proxies_on_loopback()
     if len(arguments) != 1 or arguments[0] not in STAGES:
         sys.stderr.write(f"usage: python -m tasks STAGE, with STAGE one of {', '.join(STAGES)}\n")
         return ParamsError.exit_code
@@ -139,7 +141,10 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         logger.error("interrupted")
         return 130
-    except Exception:
+    except Exception as error:
+        if (problem := machine_fault(error)) is not None:
+            logger.error("error: %s", problem)
+            return problem.exit_code
         sys.stderr.write(redact(traceback.format_exc()))
         logger.error(
             "error: this is a fault of train-llm, not of yours; please report it with the lines above"

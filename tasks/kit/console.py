@@ -1,23 +1,46 @@
 """What a stage says: log lines without secrets, and progress that is quiet when nobody watches."""
 
+import json
 import logging
 import os
 import re
 import sys
 import time
+from urllib.parse import quote, quote_plus
 
-_SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|AUTH_STRING|CREDENTIAL)", re.I)
-_URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]+):([^/\s@]+)(?=@)")
+_SECRET_NAME = re.compile(
+    r"SECRET|TOKEN(?!IZER)|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH_STRING|CONNECTION_STRING|COOKIE"
+    r"|(API|ACCESS|ACCOUNT|STORAGE|PRIVATE|SHARED|SIGNING|ENCRYPTION|MASTER|SERVICE)_?KEY"
+    r"|(AWS|AZURE|GCP|GOOGLE|OPENAI|ANTHROPIC|WANDB|COMET|HF)\w*_KEY|(_PAT|_PWD|_SAS|_DSN)$",
+    re.I,
+)
+_URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)(?=@)")
 _MASK = "********"
+_MIN_LENGTH = 6
+"""Shorter values stay: masking `1` or `true` would eat the log."""
 
 
 def secret_values() -> list[str]:
-    """Values of environment variables whose name says that they are secret, longest first.
+    """What must not be shown: values of environment variables whose name says that they are secret, longest first.
 
-    Values under 6 characters are left out: masking `1` or `true` would eat the log.
+    Each also as it stands inside JSON and inside an address, and each line of one that has several (a key file).
     """
-    values = {value for name, value in os.environ.items() if _SECRET_NAME.search(name) and len(value) >= 6}
-    return sorted(values, key=len, reverse=True)
+    values = {value for name, value in os.environ.items() if _SECRET_NAME.search(name)}
+    values |= {line.strip() for value in values for line in value.splitlines()}
+    forms = {
+        form
+        for value in values
+        if len(value) >= _MIN_LENGTH
+        for form in (
+            value,
+            json.dumps(value)[1:-1],
+            json.dumps(value, ensure_ascii=False)[1:-1],
+            quote(value),
+            quote(value, safe=""),
+            quote_plus(value),
+        )
+    }
+    return sorted(forms, key=len, reverse=True)
 
 
 def redact(text: str) -> str:

@@ -11,6 +11,9 @@ Every message says what was found, where (file, line, key), and what to do. They
 traceback; `assert` is for our own mistakes.
 """
 
+import errno
+from concurrent.futures import BrokenExecutor
+
 
 class TrainLLMError(Exception):
     """Base of all errors whose message is meant for the user."""
@@ -40,3 +43,38 @@ class InputError(StageError):
 
 class GateError(StageError):
     """A quality gate refused; the message names the expectation and both numbers."""
+
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def machine_fault(error: BaseException) -> EnvironmentProblem | None:
+    """What to do about an error of the machine, not of train-llm: a full disk, a missing right, no memory left.
+
+    None when it is another.
+    """
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        return EnvironmentProblem(
+            f"the disk or its quota is full{_place(error)} ({error.strerror}): make room, then run it again; "
+            "what was finished is kept"
+        )
+    if isinstance(error, OSError) and error.errno in _NO_RIGHT:
+        return EnvironmentProblem(
+            f"no right to read or write{_place(error)} ({error.strerror}): correct its owner and mode, or the mount"
+        )
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return EnvironmentProblem(
+            "the machine has not enough memory: close other programs, or lower runtime.num_workers, "
+            "runtime.micro_batch_size or runtime.evaluation_batch_size"
+        )
+    if isinstance(error, BrokenExecutor):
+        return EnvironmentProblem(
+            f"a worker process was killed, most likely for want of memory ({error}): lower runtime.num_workers "
+            "(1 needs least), or close other programs; finished shards are kept"
+        )
+    return None
+
+
+def _place(error: OSError) -> str:
+    return f" at {error.filename}" if error.filename else ""

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.kit.console import redact
 from tasks.kit.errors import EnvironmentProblem
 from tasks.kit.files import read_json, write_json
 from tasks.kit.object_store_server import clear_stale_note, file_lock, weed_binary
 from tasks.kit.paths import Paths
+from tasks.kit.processes import bypass_proxies_on_loopback, run_child
 from tasks.params.runtime import RuntimeParams
 
 logger = logging.getLogger("train_llm")
@@ -61,7 +63,10 @@ class ObjectStore:
         return str(self.client.meta.endpoint_url)
 
     def environment(self) -> dict[str, str]:
-        """Variables through which other programs (dvc, pyarrow) reach the same store; holds secrets, never log it."""
+        """Variables through which other programs (dvc, pyarrow) reach the same store; holds secrets, never log it.
+
+        On top of an environment without variables of another account: see `child_environment`.
+        """
         if self.address.credentials is None:
             return {"AWS_ENDPOINT_URL_S3": self.address.endpoint} if self.address.endpoint else {}
         access_key, secret_key = _read_keys(self.address.credentials)
@@ -71,6 +76,19 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": secret_key,
             "AWS_DEFAULT_REGION": "us-east-1",
         }
+
+    def child_environment(self) -> dict[str, str]:
+        """The whole environment of a program that is to reach this store, and this one only; never log it.
+
+        For a store with keys of its own the user's AWS_* go: a session token or a profile of another account would
+        be sent along with its keys.
+        """
+        own = self.address.credentials is not None
+        kept = {n: v for n, v in os.environ.items() if not (own and n.upper().startswith("AWS_"))}
+        if own:
+            bypass_proxies_on_loopback(kept)
+            kept |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+        return {**kept, **self.environment()}
 
 
 def connect(address: StoreAddress) -> ObjectStore:
@@ -82,6 +100,7 @@ def connect(address: StoreAddress) -> ObjectStore:
     import boto3  # 0.2-0.4 s
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
+    from botocore.session import Session
 
     config = Config(
         s3={"addressing_style": "path"},
@@ -91,6 +110,7 @@ def connect(address: StoreAddress) -> ObjectStore:
         max_pool_connections=16,
         request_checksum_calculation="when_required",  # other servers than AWS refuse the newer trailers
         response_checksum_validation="when_required",
+        proxies=None if address.credentials is None else {},  # none: what the environment says; {}: never any
     )
     arguments: dict[str, Any] = {"config": config}
     if address.endpoint:
@@ -101,7 +121,9 @@ def connect(address: StoreAddress) -> ObjectStore:
             aws_access_key_id=access_key, aws_secret_access_key=secret_key, region_name="us-east-1"
         )
     try:
-        session = boto3.Session()
+        # A profile, region, endpoint or FIPS switch of the user's is no business of a store with keys of its own.
+        own = None if address.credentials is None else Session(session_vars=_settings_without_environment())
+        session = boto3.Session(botocore_session=own)
         if "region_name" not in arguments and session.region_name is None:
             arguments["region_name"] = "us-east-1"
         return ObjectStore(session.client("s3", **arguments), address)
@@ -173,6 +195,17 @@ _CODES = {
     "PermanentRedirect": "the bucket lies in another region: set AWS_DEFAULT_REGION",
     "AuthorizationHeaderMalformed": "the bucket lies in another region: set AWS_DEFAULT_REGION",
 }
+
+
+def _settings_without_environment() -> dict[str, Any]:
+    """botocore's settings (configuration name, variables, default, conversion) with the defaults only."""
+    from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
+
+    files = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+    return {
+        name: (None, None, default, convert)
+        for name, (_, _, default, convert) in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()
+    } | files
 
 
 def _read_keys(credentials: Path) -> tuple[str, str]:
@@ -301,16 +334,10 @@ def _fill(store: ObjectStore, folder: Path) -> None:
     logger.info("filling the embedded object store with the sample corpus (once)")
     began = time.monotonic()
     command = [sys.executable, "-m", _SAMPLE_MAKER, SAMPLE_BUCKET, *([str(wanted)] if wanted else [])]
-    result = subprocess.run(
-        command,
-        cwd=_ROOT,
-        env={**os.environ, **store.environment()},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    result = run_child(command, cwd=_ROOT, env=store.child_environment())
     if result.returncode:
-        raise EnvironmentProblem(f"the sample corpus could not be made: {result.stderr.strip()[-1000:]}")
+        last = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+        raise EnvironmentProblem(f"the sample corpus could not be made: {redact(last)[:300]}")
     write_json(marker, {"maker": digest, "bytes": wanted})
     logger.info("%s, %.1f s", result.stdout.strip(), time.monotonic() - began)
 

@@ -10,14 +10,12 @@ to be cleaned up after kill -9, and no pid that the system has reused is ever be
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,10 +25,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.kit.ports import free_ports_with_twins
+from tasks.kit.processes import start_child
+
 _POLL_SECONDS = 0.1
 _START_SECONDS = 60.0
 _NAMES = ("master", "volume", "filer", "s3", "admin")
-_PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
@@ -67,20 +67,6 @@ def write_credentials(path: Path) -> None:
     temporary.replace(path)
 
 
-def free_ports(attempt: int = 0) -> dict[str, int]:
-    """Five free loopback ports; SeaweedFS opens each port p and p + 10000 (gRPC)."""
-    for base in range(20000 + (os.getpid() * 10 + attempt * 1000) % 8000, 29000, 10):
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(base, base + len(_NAMES)):
-                    for number in (port, port + 10000):
-                        stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return dict(zip(_NAMES, range(base, base + len(_NAMES)), strict=True))
-    raise OSError("no five free loopback ports between 20000 and 29000 (each with its twin 10000 above)")
-
-
 def _start(binary: str, folder: Path, ports: dict[str, int]) -> "subprocess.Popen[bytes]":
     command = [
         binary,
@@ -104,20 +90,13 @@ def _start(binary: str, folder: Path, ports: dict[str, int]) -> "subprocess.Pope
         name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WEED_", "S3_"))
     }
     with (folder / "weed.log").open("wb") as log:
-        return subprocess.Popen(
+        return start_child(
             command,
-            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
             env={**kept, "HOME": str(folder), "GOMEMLIMIT": "300MiB"},
-            preexec_fn=_die_with_supervisor,
         )
-
-
-def _die_with_supervisor() -> None:
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _answers(port: int) -> bool:
@@ -137,7 +116,7 @@ def _start_and_wait(binary: str, folder: Path) -> tuple["subprocess.Popen[bytes]
     ports_lock = Path(tempfile.gettempdir()) / f"train-llm-ports-{os.getuid()}.lock"
     for attempt in range(3):
         with file_lock(ports_lock, fcntl.LOCK_EX):  # two servers must not choose the same ports
-            ports = free_ports(attempt)
+            ports = free_ports_with_twins(_NAMES, attempt)
             server = _start(binary, folder, ports)
             deadline = time.monotonic() + _START_SECONDS
             while server.poll() is None and time.monotonic() < deadline:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from tasks.kit.console import redact
 from tasks.kit.errors import EnvironmentProblem, StageError
 from tasks.kit.files import empty_folder
+from tasks.kit.processes import run_child
 from tasks.model.saved_model import load_model
 from tasks.model.scoring import Logits, model_logits, score_ids
 
@@ -138,9 +139,7 @@ def _build(model_folder: Path, output: Path, number_format: str) -> str | None:
         command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-m", source, "-i", source]
         command += ["-o", target, "-p", number_format, "-e", "cpu", "-c", scratch]
         try:
-            result = subprocess.run(
-                command, cwd=scratch, env=environment, capture_output=True, text=True, timeout=_MAX_SECONDS
-            )
+            result = run_child(command, cwd=scratch, env=environment, max_seconds=_MAX_SECONDS)
         except subprocess.TimeoutExpired:
             return f"not finished after {_MAX_SECONDS} s"
     if result.returncode or not (output / "model.onnx").exists():

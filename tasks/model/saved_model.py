@@ -1,14 +1,9 @@
 """A Hugging Face model folder: loaded with its tokenizer, checked against the split, and its untrained twin."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from tasks.kit.errors import InputError
-
-# Threads that wait asleep, not spinning: on a machine with other work (load 10 on 2 cores) 1,152 generated tokens
-# took 1.5 CPU seconds in place of 19.5. OpenMP reads it when torch is first imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def load_model(folder: Path) -> Any:

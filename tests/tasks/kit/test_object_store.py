@@ -183,6 +183,40 @@ def test_the_sample_is_made_once_and_anew_when_another_size_is_asked_for(
         assert store.client.list_objects_v2(Bucket="corpus", Prefix="own/")["KeyCount"] == 1
 
 
+def test_the_embedded_store_ignores_another_account_and_a_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "another",
+        "AWS_SECRET_ACCESS_KEY": "another",
+        "AWS_SESSION_TOKEN": "another",
+        "AWS_PROFILE": "nobody",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_USE_FIPS_ENDPOINT": "true",
+        "AWS_MAX_ATTEMPTS": "many",
+        "AWS_CONFIG_FILE": "/etc/hostname",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+        "http_proxy": "http://127.0.0.1:9",
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with open_store(EMBEDDED, Paths(tmp_path)) as store:
+        assert store.client.list_objects_v2(Bucket="corpus", Prefix="sample/")["KeyCount"] > 20
+
+
+def test_a_maker_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SAMPLE_BYTES_VARIABLE, "many")
+    with (
+        pytest.raises(EnvironmentProblem, match=r"could not be made: .*'many'") as caught,
+        open_store(EMBEDDED, Paths(tmp_path)),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
 def test_keys_are_private_and_in_no_log(project: Paths, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG", logger="train_llm"), open_store(EMBEDDED, project) as store:
         keys = store.environment()

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tasks.kit.errors import EnvironmentProblem
-from tasks.kit.processes import hold_stage_lock
+from tasks.kit.processes import bypass_proxies_on_loopback, hold_stage_lock, run_child
 
 WAIT_SECONDS = 60
 
@@ -47,15 +47,18 @@ def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
         pass
 
 
-def test_an_orphan_that_inherited_the_lock_still_holds_it(tmp_path: Path) -> None:
-    code = (
-        "import os, subprocess, sys; from tasks.kit.processes import hold_stage_lock; from pathlib import Path\n"
+def test_an_orphan_of_a_killed_stage_keeps_the_lock_as_long_as_it_lives(tmp_path: Path) -> None:
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+    stage = (
+        "import os, signal, subprocess, sys; from pathlib import Path\n"
+        "from tasks.kit.processes import hold_stage_lock, start_child\n"
         f"with hold_stage_lock('train', Path({str(tmp_path)!r})):\n"
-        "    child = subprocess.Popen(['sleep', '600'], close_fds=False, stdout=subprocess.DEVNULL)\n"
-        "    print(child.pid, flush=True); os._exit(0)"
+        f"    child = start_child([sys.executable, '-c', {child!r}], death_signal=signal.SIGTERM,"
+        " stdout=subprocess.PIPE)\n"
+        "    child.stdout.readline(); os.write(1, b'%d\\n' % child.pid); os.kill(os.getpid(), signal.SIGKILL)"
     )
     started = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60
+        [sys.executable, "-c", stage], stdout=subprocess.PIPE, text=True, timeout=60, check=False
     )
     orphan = int(started.stdout)
     try:
@@ -66,6 +69,75 @@ def test_an_orphan_that_inherited_the_lock_still_holds_it(tmp_path: Path) -> Non
     assert wait_until_gone(orphan)
     with hold_stage_lock("train", tmp_path, max_seconds=10):
         pass
+
+
+INTERRUPTED = """
+import sys, time
+from tasks.kit.processes import stop_on_sigterm
+stop_on_sigterm(repeat_seconds=float(sys.argv[1]))
+try:
+    print("ready", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    try:
+        print("saving", flush=True)
+        time.sleep(2)
+        print("saved")
+    except KeyboardInterrupt:
+        print("cut short")
+"""
+
+
+def test_a_second_sigterm_a_millisecond_later_does_not_cut_the_saving_short() -> None:
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, "10"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    time.sleep(0.001)
+    process.terminate()
+    assert process.communicate(timeout=WAIT_SECONDS)[0].split() == ["saving", "saved"]
+
+
+def test_a_sigterm_that_comes_later_ends_it_at_once() -> None:
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, "0.1"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    process.stdout.readline()
+    time.sleep(0.2)
+    process.terminate()
+    assert process.communicate(timeout=WAIT_SECONDS)[0].split() == ["cut", "short"]
+
+
+def test_a_program_that_was_run_to_its_end_dies_with_who_ran_it() -> None:
+    child = "import os, time; os.write(2, b'%d' % os.getpid()); time.sleep(600)"
+    parent = (
+        "import sys; from tasks.kit.processes import start_child\n"
+        f"start_child([sys.executable, '-c', {child!r}]).wait()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        pid = int(os.read(process.stderr.fileno(), 20))
+    finally:
+        process.kill()
+        process.wait()
+    assert wait_until_gone(pid)
+
+
+def test_a_program_that_takes_too_long_is_killed() -> None:
+    began = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_child(["sleep", "600"], max_seconds=0.2)
+    assert time.monotonic() - began < WAIT_SECONDS
+    assert not [child for child in psutil.Process().children() if "600" in child.cmdline()]
+
+
+def test_loopback_is_added_to_the_hosts_without_a_proxy() -> None:
+    environment = {"NO_PROXY": "example.org", "HTTP_PROXY": "http://proxy:3128"}
+    for _ in range(2):
+        bypass_proxies_on_loopback(environment)
+    assert environment["no_proxy"] == environment["NO_PROXY"] == "example.org,127.0.0.1,localhost"
 
 
 def test_a_child_dies_with_its_parent() -> None:
