@@ -1,7 +1,9 @@
 """A small project to run flows on: five quick stages, our params.yaml, a git repository and a DVC cache of its own."""
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -49,7 +51,8 @@ stages:
 """
 
 WORK = '''
-"""The work of a stage: what it was told, what it read; `behaviour` (no dependency) makes it fail or hang."""
+"""The work of a stage: what it was told, what it read; `behaviour` (no dependency) makes it fail or hang.
+In a worktree, which has no such file, the environment says it."""
 import json, os, pathlib, sys, time, yaml
 from tasks.kit.processes import die_with_parent
 
@@ -59,7 +62,7 @@ data = pathlib.Path("data")
 (data / "metrics").mkdir(parents=True, exist_ok=True)
 params = yaml.safe_load(pathlib.Path("params.yaml").read_text())
 behaviour = pathlib.Path(f"behaviour-{stage}")
-words = behaviour.read_text().split() if behaviour.exists() else []
+words = (behaviour.read_text() if behaviour.exists() else os.environ.get(f"BEHAVIOUR_{stage}", "")).split()
 with open("ran.log", "a") as log:
     log.write(stage + "\\n")
 print(f"{stage}: at work", flush=True)
@@ -172,6 +175,22 @@ def variables(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[
         "PREFECT_API_URL": server.url,
         "PREFECT_WORKER_QUERY_SECONDS": "1",
     }
+
+
+@pytest.fixture
+def migrated(server: Server) -> Callable[[Path], None]:
+    """Give a project a Prefect database that is made already: making one takes a quarter of a minute."""
+
+    def copy(folder: Path) -> None:
+        target = folder / ".state" / "prefect" / "prefect.db"
+        target.parent.mkdir(parents=True)
+        with (
+            contextlib.closing(sqlite3.connect(server.log.with_name("prefect.db"))) as source,
+            contextlib.closing(sqlite3.connect(target)) as new,
+        ):
+            source.backup(new)
+
+    return copy
 
 
 @pytest.fixture

@@ -94,3 +94,13 @@ def test_doctor_finds_a_wrong_parameter_and_an_unreachable_server(toy: Path, tra
     assert findings["object store"]["verdict"] == "fail"
     assert findings["params.yaml"]["verdict"] == "ok"
     assert "unset it" in findings["prefect"]["repair"]
+    assert not (toy / ".state" / "host").exists(), "it only looks"
+
+
+def test_a_fault_of_ours_is_said_to_be_one_with_its_traceback(toy: Path, train_llm: Run) -> None:
+    (toy / "params.yaml").unlink()
+    (toy / "params.yaml").mkdir()
+    result = train_llm(toy, "params")
+    assert result.returncode == 1
+    assert "IsADirectoryError" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("train-llm: error: this is a fault of train-llm")

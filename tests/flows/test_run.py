@@ -36,8 +36,13 @@ def test_nothing_to_do_is_said_without_starting_prefect(done: Path, train_llm: R
 
 
 def test_a_run_starts_a_server_of_its_own_and_leaves_no_process(
-    done: Path, train_llm: Run, ran: Ran, nothing_lives: Callable[[Path], None]
+    done: Path,
+    train_llm: Run,
+    ran: Ran,
+    nothing_lives: Callable[[Path], None],
+    migrated: Callable[[Path], None],
 ) -> None:
+    migrated(done)
     before = ran(done)
     result = train_llm(done, "run", "-S", "report.title=other")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -46,6 +51,13 @@ def test_a_run_starts_a_server_of_its_own_and_leaves_no_process(
     nothing_lives(done)
     assert "Error" not in result.stderr
     assert train_llm(done, "plan").returncode == 0
+
+
+def test_a_store_that_is_away_while_it_is_listed_is_asked_again(done: Path, train_llm: Run) -> None:
+    (done / "behaviour-list").write_text("away-once")
+    result = train_llm(done, "run")
+    assert result.returncode == 0, result.stderr
+    assert "list: error: the store is away: trying again in 0 s" in result.stdout
 
 
 def test_a_failed_stage_is_shown_with_its_last_lines_its_log_and_the_way_on(
@@ -80,7 +92,14 @@ def test_the_flow_and_plain_dvc_repro_leave_the_same_lock(
     assert read_lock(toy) == read_lock(other)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        signal.SIGKILL,
+    ],
+)
 def test_a_stopped_run_leaves_no_process_and_the_next_one_goes_on(
     done: Path,
     train_llm: Run,
@@ -122,6 +141,7 @@ def test_a_run_of_a_commit_leaves_the_workspace_alone_and_its_lock_can_be_adopte
     assert result.returncode == 0, result.stdout + result.stderr
     assert not (done / "dvc.lock").exists()
     assert ran(done) == before
+    assert not list((done / ".state" / "worktrees").glob("*/.git"))
     record = json.loads(next((done / "runs").glob("*/record.json")).read_text())
     results = {stage["stage"]: stage["result"] for stage in record["stages"]}
     assert results["words"] == "run-cache", "the worktree shares the cache"
@@ -132,6 +152,34 @@ def test_a_run_of_a_commit_leaves_the_workspace_alone_and_its_lock_can_be_adopte
     refused = train_llm(done, "adopt", record["run"])
     assert refused.returncode == 1
     assert "params.yaml differs from the one of run" in refused.stderr
+
+
+def test_a_failed_run_of_a_commit_keeps_its_worktree_pushes_what_ran_and_says_how_to_go_on(
+    toy: Path, tmp_path: Path, train_llm: Run, ran: Ran, variables: dict[str, str]
+) -> None:
+    (toy / ".dvc" / "config.local").write_text(
+        f"[core]\n    remote = store\n['remote \"store\"']\n    url = {tmp_path / 'store'}\n"
+    )
+    command = ("run", "--git-ref", "HEAD", "-S", "evaluate.seed=8")
+    failed = train_llm(toy, *command, variables={**variables, "BEHAVIOUR_left": "fail 1"})
+    assert failed.returncode == 1, failed.stdout + failed.stderr
+    assert "go on with: train-llm run --git-ref HEAD -S evaluate.seed=8\n" in failed.stderr
+    worktree = next((toy / ".state" / "worktrees").glob("*/.git")).parent
+    assert "words" in ran(worktree)
+    assert list((tmp_path / "store").rglob("*")), "what ran before the failure is on the remote"
+    again = train_llm(toy, *command, variables=variables)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "words        unchanged" in again.stdout or "words        fresh" in again.stdout
+    assert not worktree.exists()
+
+
+def test_an_error_that_ends_a_run_is_no_interruption(
+    toy: Path, train_llm: Run, variables: dict[str, str]
+) -> None:
+    result = train_llm(toy, "run", "lefft", "--git-ref", "HEAD", variables=variables)
+    assert result.returncode == 2, result.stdout + result.stderr
+    record = json.loads(next((toy / "runs").glob("*/record.json")).read_text())
+    assert record["state"] == "failed"
 
 
 def test_a_second_run_beside_another_is_refused_while_changes_are_in_no_commit(
