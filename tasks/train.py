@@ -2,7 +2,8 @@
 
 Reads: data/split, data/tokenize/tokenizer, and `train.base_model` where one is named.
 Writes: data/train/model (a Hugging Face folder with its tokenizer) and data/train/history.csv.
-Drops: nothing. Checkpoints stay in .state/train/FINGERPRINT, where a repeated run of the same training finds them.
+Drops: nothing. Checkpoints lie in .state/train/FINGERPRINT, where a repeated run of the same training finds them;
+of a finished one only the result stays, and of others the newest three and what may still be gone on with.
 """
 
 import logging
@@ -100,6 +101,8 @@ def train(params: TrainParams, runtime: RuntimeParams, paths: Paths) -> TrainFig
         run_id = _run(attempt, fingerprint, paths)
         write_json(figures, asdict(_figures(attempt, fingerprint, run_id)))
     _deliver(attempt, paths)
+    checkpoints.clear_finished(attempt.folder)
+    checkpoints.prune_trainings(paths.checkpoints, fingerprint)
     result = TrainFigures(**read_json(figures))
     logger.info(
         "%d steps, loss %.3f -> %.3f, validation %s, %s tokens/s",
@@ -135,7 +138,7 @@ def _prepare(params: TrainParams, runtime: RuntimeParams, paths: Paths) -> tuple
             params.warmup_steps,
             steps,
         )
-    fingerprint = training_fingerprint(params, paths.split, paths.tokenizer, base_model, precision)
+    fingerprint = training_fingerprint(params, runtime, paths.split, paths.tokenizer, base_model, precision)
     folder = paths.checkpoints / fingerprint
     folder.mkdir(parents=True, exist_ok=True)
     newest = checkpoints.newest_whole(folder)

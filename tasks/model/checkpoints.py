@@ -7,6 +7,7 @@ checkpoint that looks finished. Here only the manifest, written last, makes a fo
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,41 @@ def prune(root: Path, keep: int) -> None:
     for step, folder in _numbered(root, "best"):
         if step not in needed:
             shutil.rmtree(folder)
+
+
+def clear_finished(root: Path) -> None:
+    """Remove the checkpoints of a finished training: its `final` is all that a repeated run delivers from."""
+    folders = [folder for kind in ("step", "best") for _, folder in _numbered(root, kind)]
+    if folders:
+        logger.info("%s is finished: %d checkpoints in it removed", root, len(folders))
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+def prune_trainings(folder: Path, current: str, keep: int = 3, max_days: float = 14.0) -> None:
+    """Remove other trainings from `folder` than the one named `current`; the log names each.
+
+    Kept are the newest `keep` finished ones, and unfinished ones that ran in the last `max_days` days: those may
+    still be gone on with. What was removed is trained again when it is asked for.
+    """
+    others = sorted(
+        (path for path in folder.iterdir() if path.is_dir() and path.name != current),
+        key=_last_change,
+        reverse=True,
+    )
+    finished = [path for path in others if (path / "final" / _MANIFEST).exists()]
+    oldest = time.time() - max_days * 86_400
+    stale = [path for path in others if path not in finished and _last_change(path) < oldest]
+    for path, reason in [(path, f"{keep} newer ones are kept") for path in finished[keep:]] + [
+        (path, f"unfinished, and not touched for {max_days:.0f} days") for path in stale
+    ]:
+        logger.info("training %s removed: %s", path, reason)
+        shutil.rmtree(path)
+
+
+def _last_change(training: Path) -> float:
+    """When something in a training's folder was last written; of one that holds nothing, when it was made."""
+    return max((path.stat().st_mtime for path in training.iterdir()), default=training.stat().st_mtime)
 
 
 def _numbered(root: Path, kind: str) -> Iterator[tuple[int, Path]]:

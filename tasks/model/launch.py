@@ -2,10 +2,10 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,10 +17,19 @@ from typing import Any
 
 import psutil
 
-from tasks.kit.errors import EnvironmentProblem, InputError, ParamsError, StageError, TrainLLMError
-from tasks.kit.files import empty_folder, read_json, write_json
+from tasks.kit.console import redact
+from tasks.kit.errors import (
+    EnvironmentProblem,
+    InputError,
+    ParamsError,
+    StageError,
+    TrainLLMError,
+    machine_fault,
+)
+from tasks.kit.files import empty_folder, read_json, write_atomically, write_json
 from tasks.kit.hardware import num_cores
-from tasks.kit.processes import TELEMETRY_OFF
+from tasks.kit.ports import free_port
+from tasks.kit.processes import TELEMETRY_OFF, start_child
 from tasks.params.runtime import RuntimeParams
 from tasks.params.train import TrainParams
 
@@ -77,29 +86,39 @@ def ranks(attempt: Attempt) -> Iterator["Ranks"]:
     """The running ranks of an attempt; when the block ends, however it does, none is left.
 
     On KeyboardInterrupt (Ctrl-C, or SIGTERM of the stage) they are asked to save a checkpoint first, and get as
-    long as that takes; a second one ends them at once.
+    long as that takes; a second one ends them at once. The launcher holds the stage's lock as long as it lives, and
+    it outlives its ranks: a stage that was killed cannot be started again before the last of them has gone.
     """
     failures = empty_folder(attempt.folder / "failures")
     config = attempt.folder / "attempt.json"
     attempt.write(config)
-    with (attempt.folder / "ranks.log").open("wb") as log:
-        process = subprocess.Popen(
+    log = attempt.folder / "ranks.log"
+    log.unlink(missing_ok=True)
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as output:
+        process = start_child(
             _command(attempt, config),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
+            death_signal=signal.SIGTERM,  # it ends its ranks before itself, and while it starts up it just ends
+            stdout=output,
             stderr=subprocess.STDOUT,
             env=_environment(attempt),
             start_new_session=True,  # Ctrl-C on the terminal comes here first, not to all ranks at once
         )
-        running = Ranks(process, failures, attempt.folder / "ranks.log")
-        try:
-            yield running
-        except KeyboardInterrupt:
-            running.ask_to_stop()
+    running = Ranks(process, failures, log)
+    try:
+        yield running
+    except KeyboardInterrupt:
+        if running.ask_to_stop():
             running.wait()
-            raise
-        finally:
-            running.kill()
+        raise
+    finally:
+        running.kill()
+        _redact_file(log)
+
+
+def _redact_file(path: Path) -> None:
+    """Mask what libraries said of the environment; until now only the owner could read it."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    write_atomically(path, redact(text).encode())
 
 
 class Ranks:
@@ -120,12 +139,18 @@ class Ranks:
         """Wait for the end."""
         self._process.wait()
 
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM to each rank (not to the launcher, which would kill them after 30 s): they save and end."""
-        for rank in self._family():
+    def ask_to_stop(self) -> bool:
+        """Send SIGTERM to each rank, not to the launchers, which kill after 30 s: they save and end.
+
+        Returns whether there is a rank: while the launcher starts up there is nothing to wait for.
+        """
+        asked = False
+        for process in self._family():
             with contextlib.suppress(psutil.Error):
-                if _WORKER in rank.cmdline():
-                    rank.terminate()
+                if _is_rank(process.cmdline()):
+                    process.terminate()
+                    asked = True
+        return asked
 
     def kill(self) -> None:
         """End what still runs: launcher and ranks."""
@@ -154,7 +179,7 @@ class Ranks:
                 f"rank {first['rank']} failed: {first['message']}; all its lines are in {self._log}"
             )
         if self._process.returncode:
-            tail = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+            tail = redact(self._log.read_text(encoding="utf-8", errors="replace")).splitlines()[-15:]
             raise StageError(
                 f"the ranks ended with code {self._process.returncode} without saying why (killed, or out of memory?); "
                 f"the last lines of {self._log}:\n" + "\n".join(tail)
@@ -170,18 +195,24 @@ class Ranks:
 def report_failure(folder: Path, rank: int, error: BaseException) -> None:
     """Leave word of a rank's failure for the stage."""
     path = folder / "failures" / f"{rank}.json"
+    error = machine_fault(error) or error
     kind = type(error).__name__
-    message = str(error) if kind in _KINDS else f"{kind}: {error}"
+    message = redact(str(error) if kind in _KINDS else f"{kind}: {error}")
     path.write_text(
         json.dumps({"rank": rank, "kind": kind, "message": message, "time": time.time()}), "utf-8"
     )
+
+
+def _is_rank(command: list[str]) -> bool:
+    """Whether a command line is a rank's (`-m tasks.model.worker`); launchers name the module as an argument."""
+    return any(pair == ("-m", _WORKER) for pair in itertools.pairwise(command))
 
 
 def _command(attempt: Attempt, config: Path) -> list[str]:
     processes = str(attempt.runtime.num_processes)
     worker = ["--module", _WORKER, "--config", str(config)]
     if attempt.runtime.launcher == "deepspeed":
-        port = str(_free_port())
+        port = str(free_port())
         runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", processes]
         return [*runner, "--master_addr", "127.0.0.1", "--master_port", port, *worker]
     # A store of its own on a port that the kernel chooses: runs side by side do not meet.
@@ -207,12 +238,6 @@ def _environment(attempt: Attempt) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     return environment
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def stage_created() -> float:

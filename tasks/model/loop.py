@@ -2,7 +2,8 @@
 
 Everything that a step depends on is the engine's state and the step's number: the sequences (tasks.model.order),
 the learning rate (tasks.model.schedule) and the seed of dropout are functions of it. So a run that is killed and
-resumed does the same arithmetic as one that was not.
+resumed does the same arithmetic as one that was not. Dropout alone depends on ranks and micro batches, which then
+belong to the training's identity (tasks.model.fingerprint).
 """
 
 import dataclasses

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,9 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
-from tasks.kit.errors import InputError, ParamsError, StageError, TrainLLMError
+from tasks.kit.errors import EnvironmentProblem, InputError, ParamsError, StageError, TrainLLMError
 from tasks.kit.files import file_digest, read_json, write_json
 from tasks.kit.paths import Paths
+from tasks.kit.processes import hold_stage_lock
 from tasks.params.runtime import RuntimeParams
 from tasks.params.train import TrainParams
 from tasks.train import TrainFigures, train
@@ -41,12 +41,14 @@ STAGE = """
 import json, sys
 from pathlib import Path
 from tasks.kit.paths import Paths
-from tasks.kit.processes import stop_on_sigterm
+from tasks.kit.processes import hold_stage_lock, stop_on_sigterm
 from tasks.params.runtime import RuntimeParams
 from tasks.params.train import TrainParams
 from tasks.train import train
 stop_on_sigterm()
-train(TrainParams(**json.loads(sys.argv[2])), RuntimeParams(**json.loads(sys.argv[3])), Paths(Path(sys.argv[1])))
+paths = Paths(Path(sys.argv[1]))
+with hold_stage_lock("train", paths.state / "locks"):
+    train(TrainParams(**json.loads(sys.argv[2])), RuntimeParams(**json.loads(sys.argv[3])), paths)
 """
 
 
@@ -99,13 +101,12 @@ def start_stage(paths: Paths, runtime: dict[str, Any], **changes: Any) -> "subpr
     )
 
 
-def signal_when(stage: "subprocess.Popen[bytes]", number: int, ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+def wait_for(stage: "subprocess.Popen[bytes]", ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
     while not ready():
         assert stage.poll() is None, stage.communicate()[1].decode()
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    stage.send_signal(number)
 
 
 def rows_written(paths: Paths) -> int:
@@ -138,10 +139,21 @@ def test_killed_in_epoch_2_and_its_newest_checkpoint_damaged_it_ends_with_the_we
 
     # A checkpoint at every step: a save takes longer than a step here, so most kills fall into one.
     stage = start_stage(broken, two_ranks | {"checkpoint_every": 1})
-    signal_when(stage, signal.SIGKILL, lambda: rows_written(broken) >= 4)
-    stage.wait()
+    wait_for(stage, lambda: rows_written(broken) >= 4)
+    orphans = ranks_of(broken)
+    for orphan in orphans:  # at a standstill they are still there after the stage, and hold its lock
+        orphan.suspend()
+    stage.kill()
+    stage.communicate()
     assert not broken.model.exists()
-    wait_for_no_ranks(broken, max_seconds=10)
+    locks = broken.state / "locks"
+    with pytest.raises(EnvironmentProblem, match="still running"), hold_stage_lock("train", locks, 0.1):
+        pass
+    for orphan in orphans:
+        orphan.resume()
+    wait_for_no_ranks(broken, max_seconds=240)
+    with hold_stage_lock("train", locks, max_seconds=240):
+        pass
     before, newest = sorted(folder_of(broken).glob("step-????????"))[-2:]
     part = min(newest.rglob("*.pt"))
     part.write_bytes(part.read_bytes()[:-100])
@@ -160,20 +172,34 @@ def test_killed_in_epoch_2_and_its_newest_checkpoint_damaged_it_ends_with_the_we
     assert losses[0] == losses[1]
     assert len(losses[0]) == 1 + 8
 
-    # Finished: other processes and a deleted output train nothing again.
+    # Finished: other checkpoints and a deleted output train nothing again.
+    assert not list(folder_of(broken).glob("step-*"))
     (broken.model / "model.safetensors").unlink()
     log = (folder_of(broken) / "ranks.log").stat()
-    assert run(broken, {"num_processes": 1, "checkpoint_every": 1}) == figures
+    assert run(broken, two_ranks | {"zero_stage": 1, "checkpoint_every": 1}) == figures
     assert (folder_of(broken) / "ranks.log").stat() == log
     assert file_digest(broken.model / "model.safetensors") == expected.model_digest
 
 
-def test_sigterm_saves_where_it_is_and_another_number_of_ranks_is_refused_before_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("deepspeed", marks=pytest.mark.slow)])
+def test_sigterm_saves_where_it_is_and_another_number_of_ranks_is_refused_before_work(
+    launcher: str, tmp_path: Path
+) -> None:
     paths = make_project(tmp_path)
-    two_ranks = {"num_processes": 2, "micro_batch_size": 2, "zero_stage": 1, "checkpoint_every": 100_000}
-    stage = start_stage(paths, two_ranks, max_steps=100_000)
-    signal_when(stage, signal.SIGTERM, lambda: rows_written(paths) > 4)
-    _, errors = stage.communicate(timeout=60)
+    two_ranks: dict[str, Any] = {
+        "num_processes": 2,
+        "micro_batch_size": 2,
+        "zero_stage": 1,
+        "checkpoint_every": 100_000,
+    }
+    two_ranks["launcher"] = launcher
+    train_for_long: dict[str, Any] = {"max_steps": 100_000, "model": MODEL}
+    stage = start_stage(paths, two_ranks, **train_for_long)
+    wait_for(stage, lambda: rows_written(paths) > 4)
+    stage.terminate()
+    time.sleep(0.001)
+    stage.terminate()  # whoever stops a run's group sends one, and DVC's death another
+    _, errors = stage.communicate(timeout=240)
     assert b"KeyboardInterrupt" in errors
     assert not ranks_of(paths)
     (saved,) = folder_of(paths).glob("step-*")
@@ -182,12 +208,43 @@ def test_sigterm_saves_where_it_is_and_another_number_of_ranks_is_refused_before
     with pytest.raises(
         ParamsError, match=r"written by 2 ranks with ZeRO-1.*set runtime\.num_processes=2, runtime"
     ):
-        run(paths, max_steps=100_000)
+        run(paths, **train_for_long)
     with pytest.raises(ParamsError, match=r"2 with ZeRO-3 cannot read it"):
-        run(paths, two_ranks | {"zero_stage": 3}, max_steps=100_000)
+        run(paths, two_ranks | {"zero_stage": 3}, **train_for_long)
 
 
-def test_a_loss_that_is_no_number_stops_with_step_and_blocks_and_writes_no_model(tmp_path: Path) -> None:
+def test_a_stop_before_there_is_a_rank_ends_it_at_once(tmp_path: Path) -> None:
+    paths = make_project(tmp_path)
+    stage = start_stage(paths, {}, max_steps=100_000)
+    wait_for(stage, lambda: bool(ranks_of(paths)))
+    stage.terminate()
+    _, errors = stage.communicate(timeout=240)
+    assert b"KeyboardInterrupt" in errors
+    wait_for_no_ranks(paths, max_seconds=240)
+    assert not list(folder_of(paths).glob("step-*"))
+
+
+@pytest.mark.slow
+def test_plain_fp32_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    plain = {"zero_stage": 0, "num_processes": 1}
+    unbroken, broken = make_project(tmp_path / "unbroken"), make_project(tmp_path / "broken")
+    expected = run(unbroken, plain, model=MODEL)
+    stage = start_stage(broken, plain, model=MODEL)
+    wait_for(stage, lambda: bool(list(broken.checkpoints.glob("*/step-????????"))))
+    stage.kill()
+    stage.communicate()
+    wait_for_no_ranks(broken, max_seconds=240)
+    figures = run(broken, plain | {"num_processes": 2}, model=MODEL)
+    assert figures.resumed_from is not None
+    assert figures.num_processes == 2
+    assert figures.final_train_loss == pytest.approx(expected.final_train_loss, rel=1e-5)
+    assert figures.final_validation_loss == pytest.approx(expected.final_validation_loss, rel=1e-5)
+
+
+def test_a_loss_that_is_no_number_stops_with_step_and_blocks_and_writes_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEMO_TOKEN", "so the weights are lost")  # what a library could say of the environment
     paths = make_project(tmp_path)
     with pytest.raises(
         StageError,
@@ -196,6 +253,9 @@ def test_a_loss_that_is_no_number_stops_with_step_and_blocks_and_writes_no_model
         run(paths, learning_rate=1e30, warmup_steps=0)
     assert not paths.model.exists()
     assert not list(folder_of(paths).glob("step-*"))
+    log = (folder_of(paths) / "ranks.log").read_text()
+    assert "********" in log
+    assert "weights are lost" not in log
 
 
 def test_patience_ends_the_run_and_the_model_has_the_weights_of_the_best_look(tmp_path: Path) -> None:
@@ -355,6 +415,6 @@ def test_kills_at_random_moments_change_no_weight(
         time.sleep(wait)
         stage.kill()
         stage.communicate()
-    wait_for_no_ranks(broken, max_seconds=10)
+    wait_for_no_ranks(broken, max_seconds=240)
     figures = run(broken, runtime, precision=precision)
     assert figures.model_digest == expected.model_digest, asdict(figures)

@@ -1,5 +1,7 @@
 """Checkpoints are whole or not there."""
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,3 +123,44 @@ def test_a_checkpoint_whose_best_weights_are_gone_is_not_used(
     (best / "weights").unlink()
     assert newest_step(tmp_path) == 4
     assert "best-00000007" in caplog.text
+
+
+def write_training(root: Path, name: str, days_old: float, finished: bool = True) -> Path:
+    training = root / name
+    if finished:
+        checkpoints.begin(training / "final")
+        checkpoints.commit(training / "final", {})
+    write(training, 4)
+    then = time.time() - days_old * 86_400
+    for path in training.iterdir():
+        os.utime(path, (then, then))
+    return training
+
+
+def test_of_a_finished_training_only_the_result_stays(tmp_path: Path) -> None:
+    training = write_training(tmp_path, "one", days_old=0)
+    write_best(training, 4)
+    (training / "history.jsonl").write_text("")
+    checkpoints.clear_finished(training)
+    assert sorted(path.name for path in training.iterdir()) == ["final", "history.jsonl"]
+
+
+def test_other_trainings_go_when_newer_ones_are_finished_or_nobody_went_on_with_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for age in range(5):
+        write_training(tmp_path, f"finished-{age}", days_old=age)
+    write_training(tmp_path, "current", days_old=100)
+    write_training(tmp_path, "unfinished-13", days_old=13, finished=False)
+    write_training(tmp_path, "unfinished-15", days_old=15, finished=False)
+    with caplog.at_level("INFO"):
+        checkpoints.prune_trainings(tmp_path, "current")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "current",
+        "finished-0",
+        "finished-1",
+        "finished-2",
+        "unfinished-13",
+    ]
+    assert "finished-3 removed: 3 newer ones are kept" in caplog.text
+    assert "unfinished-15 removed: unfinished, and not touched for 14 days" in caplog.text

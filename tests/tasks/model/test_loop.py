@@ -1,7 +1,6 @@
 """The loop on one rank inside this process: losses and gradients go by token, however a batch is cut."""
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from tasks.kit.files import write_json
+from tasks.kit.ports import free_port
 from tasks.model.engine import build_engine, gather_weights, initialise_ranks, update
 from tasks.model.launch import Attempt
 from tasks.model.loop import Loop, RunState, next_token_nats
@@ -26,13 +26,10 @@ NO_DROPOUT = MODEL.model_copy(update={"dropout": 0.0})
 
 @pytest.fixture(scope="module", autouse=True)
 def one_rank() -> Iterator[None]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     settings = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     before = dict(os.environ)
     os.environ.update(
-        settings | {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
+        settings | {"MASTER_PORT": str(free_port()), "DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
     )
     initialise_ranks("cpu")
     yield
