@@ -21,30 +21,30 @@ ROOT = Path(__file__).resolve().parents[2]
 DVC_YAML = """
 stages:
   list:
-    cmd: python work.py list
+    cmd: exec python work.py list
     always_changed: true
     deps: []
     params: [snapshot]
     outs: [data/list.txt]
     meta: {retries: 1, tags: [network]}
   words:
-    cmd: python work.py words
+    cmd: exec python work.py words
     deps: [work.py, data/list.txt]
     params: [clean]
     outs: [data/words.txt]
     metrics: [data/metrics/words.json]
   left:
-    cmd: python work.py left
+    cmd: exec python work.py left
     deps: [data/words.txt]
     params: [evaluate]
     outs: [data/left.txt]
   right:
-    cmd: python work.py right
+    cmd: exec python work.py right
     deps: [data/words.txt]
     params: [quantize]
     outs: [data/right.txt]
   end:
-    cmd: python work.py end
+    cmd: exec python work.py end
     deps: [data/left.txt, data/right.txt]
     params: [report]
     outs: [data/end.txt]

@@ -1,5 +1,6 @@
 """The deployment of prefect.yaml on a real server with a real worker, started from `/`."""
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from flows.children import ProcessGroup, environment
 from flows.server import Server
@@ -95,6 +97,21 @@ def test_the_schedule_is_off_and_a_second_run_waits(
     assert [schedule["active"] for schedule in deployment["schedules"]] == [False]
     assert deployment["global_concurrency_limit"]["limit"] == 1
     assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+
+
+@pytest.mark.parametrize(("value", "said"), [(None, "is not set where"), ("/nowhere", "is /nowhere where")])
+def test_a_worker_without_a_clone_is_told_which_variable_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, said: str
+) -> None:
+    from prefect.deployments.steps import run_shell_script
+
+    if value is None:
+        monkeypatch.delenv("TRAIN_LLM_ROOT", raising=False)
+    else:
+        monkeypatch.setenv("TRAIN_LLM_ROOT", value)
+    step = yaml.safe_load((ROOT / "prefect.yaml").read_text())["pull"][0]
+    with pytest.raises(RuntimeError, match=f"TRAIN_LLM_ROOT {said}.*must name a clone"):
+        asyncio.run(run_shell_script(**step["prefect.deployments.steps.run_shell_script"]))
 
 
 def _prefect(variables: dict[str, str], *arguments: str, expected: int = 0) -> None:

@@ -1,5 +1,6 @@
 """Where a run works: a commit's worktree is kept until a run of it has completed, and belongs to one run at a time."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from flows.workspace import open_workspace
 from tasks.kit.errors import EnvironmentProblem, ParamsError
+from tasks.params.tree import override_params
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +52,21 @@ def test_two_runs_of_one_commit_at_once_do_not_meet(toy: Path) -> None:
         open_workspace(toy, "HEAD"),
     ):
         pass
+
+
+def test_a_second_run_beside_another_works_in_a_worktree_and_is_refused_with_changes_in_no_commit(
+    toy: Path,
+) -> None:
+    with open_workspace(toy, None) as first:
+        assert first.folder == toy
+        with open_workspace(toy, None) as second:
+            assert second.folder != toy
+        override_params(toy / "params.yaml", ["evaluate.seed=8"])
+        with (
+            pytest.raises(EnvironmentProblem, match=rf"another run \(process {os.getpid()}\) holds this"),
+            open_workspace(toy, None),
+        ):
+            pass
 
 
 def test_runs_side_by_side_share_the_object_store_but_no_shards(toy: Path) -> None:
