@@ -131,7 +131,8 @@ def dvc_lock_digest(paths: Paths) -> str:
     makers = {
         out: name
         for name, stage in stages.items()
-        for out in [*stage.get("outs", []), *stage.get("metrics", [])]
+        for declared in [*stage.get("outs", []), *stage.get("metrics", [])]
+        for out in (declared if isinstance(declared, dict) else [declared])  # a path, or {path: options}
     }
     before, waiting = set(), ["register"]
     while waiting:

@@ -39,7 +39,7 @@ class TrainParams(Section):
     """The network, when there is no base model."""
     global_batch_size: int = Field(default=8, gt=0)
     """Sequences of one optimizer step, over all ranks and accumulation."""
-    max_steps: int | None = Field(default=600, gt=0)
+    max_steps: int | None = Field(default=450, gt=0)
     """Optimizer steps; none: as many as `epochs` needs."""
     epochs: float = Field(default=1.0, gt=0)
     """Passes over the train side, when `max_steps` is not set."""
@@ -61,7 +61,7 @@ class TrainParams(Section):
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic; `auto` is bf16 where the device has it in hardware, else fp32."""
-    evaluate_every: int = Field(default=200, gt=0)
+    evaluate_every: int = Field(default=150, gt=0)
     """Steps between two looks at the validation loss."""
     patience: int | None = Field(default=None, gt=0)
     """Stop after so many looks without a better validation loss; none: never early."""
