@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 import psutil
 
-from tasks.kit.processes import switch_telemetry_off
+from tasks.kit.processes import bypass_proxies_on_loopback, switch_telemetry_off
 
 _PR_SET_PDEATHSIG = 1
 _prctl: Any = getattr(
@@ -35,20 +35,12 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", "SHELL": "/bin/sh", **(extra or {})}
     switch_telemetry_off(variables)
-    bypass_proxies(variables)
+    bypass_proxies_on_loopback(variables)
     folder = str(Path(sys.executable).parent)
     path = variables.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != folder:
         variables["PATH"] = f"{folder}{os.pathsep}{path}"
     return variables
-
-
-def bypass_proxies(variables: MutableMapping[str, str]) -> None:
-    """Let nothing ask a proxy for our own servers, which listen on loopback."""
-    given = ",".join(variables.get(name, "") for name in ("NO_PROXY", "no_proxy"))
-    hosts = dict.fromkeys(host.strip() for host in f"{given},127.0.0.1,localhost".split(",") if host.strip())
-    for name in ("NO_PROXY", "no_proxy"):  # some programs look at one only
-        variables[name] = "*" if "*" in hosts else ",".join(hosts)
 
 
 class ProcessGroup:

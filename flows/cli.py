@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.kit.errors import EnvironmentProblem, TrainLLMError
-from tasks.kit.processes import stop_on_sigterm
+from tasks.kit.processes import bypass_proxies_on_loopback, stop_on_sigterm
 
 NOTHING_TO_DO, WORK_TO_DO = 0, 10
 
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     _put_interpreter_first_on_path()
+    bypass_proxies_on_loopback()
     stop_on_sigterm()  # as Ctrl-C: what was started is stopped. Prefect sends itself the signal again at its end
     try:
         root = project_root(Path.cwd())

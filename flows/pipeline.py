@@ -21,7 +21,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.children import ProcessGroup, bypass_proxies, stopped_by_signals
+from flows.children import ProcessGroup, stopped_by_signals
 from flows.graph import PlannedStage, has_remote, plan
 from flows.locks import clear_dead_locks
 from flows.metrics import metrics_table
@@ -30,6 +30,7 @@ from flows.stage import Outcome, StageFailed, hold_object_store, run_stage
 from flows.workspace import Workspace, open_workspace
 from tasks.kit.errors import EnvironmentProblem, TrainLLMError
 from tasks.kit.paths import Paths
+from tasks.kit.processes import bypass_proxies_on_loopback
 
 _BYTES_A_STAGE = 6 << 30  # memory that a second stage beside the first must find free
 
@@ -59,7 +60,7 @@ def train_llm(
         listed: The stages that always run have just run (the command line does so before it plans).
     """
     home = Path.cwd()
-    bypass_proxies(os.environ)
+    bypass_proxies_on_loopback()
     with stopped_by_signals(), open_workspace(home, git_ref) as workspace:
         state = _run(home, workspace, git_ref, targets or [], overrides or [], listed)
         workspace.completed = state.is_completed()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.children import bypass_proxies, stopped_by_signals
+from flows.children import stopped_by_signals
 from flows.forecast import as_text, duration, planned_with
 from flows.graph import PlannedStage, has_remote, plan
 from flows.locks import claim_for_host, clear_dead_locks, hold_workspace
@@ -39,7 +39,6 @@ def run(root: Path, stage: str | None, overrides: Sequence[str], git_ref: str | 
         TrainLLMError: before anything was started, or because the server did not come up.
     """
     command = resume_command(stage, git_ref, overrides)
-    bypass_proxies(os.environ)
     if not git_ref:
         planned_with(root, stage, overrides)  # refuses wrong parameters and stages before anything is touched
         with stopped_by_signals(), hold_workspace(root) as held:

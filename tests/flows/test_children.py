@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.children import ProcessGroup, bypass_proxies, environment, stopped_by_signals
+from flows.children import ProcessGroup, environment, stopped_by_signals
 from flows.server import reach, wait_until_healthy
 
 # A leader that dies of a TERM at once, as DVC does, over a worker that saves for a while when it gets one.
@@ -82,12 +82,6 @@ def test_children_get_a_shell_that_runs_commands_and_no_proxy_for_loopback(
     assert variables["SHELL"] == "/bin/sh"
     assert variables["NO_PROXY"] == "internal.example,localhost,127.0.0.1"
     assert variables["no_proxy"] == variables["NO_PROXY"]
-
-
-def test_no_proxy_for_anything_stays_so() -> None:
-    variables = {"NO_PROXY": "*"}
-    bypass_proxies(variables)
-    assert variables["NO_PROXY"] == "*"
 
 
 def test_our_own_servers_are_asked_past_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
