@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,18 @@ paths = Paths(Path(sys.argv[1]))
 with hold_stage_lock("train", paths.state / "locks"):
     train(TrainParams(**json.loads(sys.argv[2])), RuntimeParams(**json.loads(sys.argv[3])), paths)
 """
+
+
+STARTED: list["subprocess.Popen[bytes]"] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_stage_outlives_its_test() -> Iterator[None]:
+    yield
+    for stage in STARTED:
+        stage.kill()
+        stage.communicate()
+    STARTED.clear()
 
 
 def write_split(paths: Paths, sides: dict[str, np.ndarray], vocabulary_size: int) -> None:
@@ -96,9 +108,11 @@ def folder_of(paths: Paths) -> Path:
 
 def start_stage(paths: Paths, runtime: dict[str, Any], **changes: Any) -> "subprocess.Popen[bytes]":
     arguments = [str(paths.root), json.dumps(TRAIN | changes), json.dumps(RUNTIME | runtime)]
-    return subprocess.Popen(
+    stage = subprocess.Popen(
         [sys.executable, "-c", STAGE, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
+    STARTED.append(stage)
+    return stage
 
 
 def wait_for(stage: "subprocess.Popen[bytes]", ready: Callable[[], bool]) -> None:
@@ -196,9 +210,10 @@ def test_sigterm_saves_where_it_is_and_another_number_of_ranks_is_refused_before
     train_for_long: dict[str, Any] = {"max_steps": 100_000, "model": MODEL}
     stage = start_stage(paths, two_ranks, **train_for_long)
     wait_for(stage, lambda: rows_written(paths) > 4)
-    stage.terminate()
-    time.sleep(0.001)
-    stage.terminate()  # whoever stops a run's group sends one, and DVC's death another
+    # Whoever stops a run's group sends one, DVC's death another: a moment later, or in the middle of the saving.
+    for seconds in (0.001, *[0.05] * 60):
+        stage.terminate()
+        time.sleep(seconds)
     _, errors = stage.communicate(timeout=240)
     assert b"KeyboardInterrupt" in errors
     assert not ranks_of(paths)
