@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.kit.processes import switch_telemetry_off
+from tasks.kit.processes import let_idle_threads_sleep, switch_telemetry_off
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 switch_telemetry_off()
+let_idle_threads_sleep()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ class RuntimeParams(Section):
     """Scheduler of a Dask cluster (`tcp://host:8786`) that runs the shards in place of local processes."""
     num_processes: int = Field(default=2, gt=0)
     """Ranks of the training."""
-    micro_batch_size: int = Field(default=4, gt=0)
+    micro_batch_size: int = Field(default=2, gt=0)
     """Sequences a rank holds at once; accumulation follows from `train.global_batch_size`."""
     zero_stage: int = Field(default=1, ge=0, le=3)
     """ZeRO stage of DeepSpeed."""
@@ -26,7 +26,7 @@ class RuntimeParams(Section):
     """Keep optimizer states in the host's memory (GPU only)."""
     launcher: Literal["torchrun", "deepspeed"] = "torchrun"
     """What starts the ranks."""
-    checkpoint_every: int = Field(default=100, gt=0)
+    checkpoint_every: int = Field(default=200, gt=0)
     """Steps between two checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
     """Whole checkpoints that are kept."""

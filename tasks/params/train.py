@@ -25,7 +25,7 @@ class ModelParams(Section):
     tie_embeddings: bool = True
     """Share the input and output embedding."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout, where the architecture has it."""
+    """Dropout, where the architecture has it; above 0, ranks and micro batch are part of the identity (other masks)."""
     initializer_range: float = Field(default=0.06, gt=0)
     """Standard deviation of the initial weights."""
 
@@ -37,9 +37,9 @@ class TrainParams(Section):
     """A Hugging Face folder or hub id to start from; none: `model` below, from random weights."""
     model: ModelParams = ModelParams()
     """The network, when there is no base model."""
-    global_batch_size: int = Field(default=8, gt=0)
+    global_batch_size: int = Field(default=4, gt=0)
     """Sequences of one optimizer step, over all ranks and accumulation."""
-    max_steps: int | None = Field(default=450, gt=0)
+    max_steps: int | None = Field(default=900, gt=0)
     """Optimizer steps; none: as many as `epochs` needs."""
     epochs: float = Field(default=1.0, gt=0)
     """Passes over the train side, when `max_steps` is not set."""
@@ -61,7 +61,7 @@ class TrainParams(Section):
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic; `auto` is bf16 where the device has it in hardware, else fp32."""
-    evaluate_every: int = Field(default=150, gt=0)
+    evaluate_every: int = Field(default=300, gt=0)
     """Steps between two looks at the validation loss."""
     patience: int | None = Field(default=None, gt=0)
     """Stop after so many looks without a better validation loss; none: never early."""
