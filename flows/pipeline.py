@@ -95,6 +95,8 @@ def _run(
                 _run_stages(record, list(plan(root, targets)), listed=True)
             _share_results(record)
         state = "failed" if _failures(record) else "completed"
+        if _failures(record) and workspace.is_worktree:
+            record.warn(f"{root} is kept: the next run of this commit goes on there")
     except Exception:
         state = "failed"
         raise
@@ -102,8 +104,6 @@ def _run(
         record.finish(state)
         _write_artifacts(record)
     if failures := _failures(record):
-        if workspace.is_worktree:
-            logger.warning("%s is kept: the next run of this commit goes on there", root)
         return Failed(message="; ".join(f"{o.stage}: {o.reason}" for o in failures))
     results = [outcome.result for outcome in record.outcomes.values()]
     return Completed(message=f"{len(results)} stages, {results.count('ran')} ran; record: runs/{record.run}")
@@ -214,6 +214,7 @@ def _share_results(record: Record) -> None:
     result = push.submit(str(record.workspace), str(log)).result(raise_on_failure=not failures)
     if isinstance(result, Exception):
         get_run_logger().warning("%s", result)
+        record.warn(str(result))
 
 
 def _ran(record: Record) -> bool:

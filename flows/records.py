@@ -31,6 +31,7 @@ class Record:
     started_at: str = field(default_factory=lambda: _now())
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     state: str = "running"
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
@@ -39,6 +40,11 @@ class Record:
     def add(self, outcome: Outcome) -> None:
         """Note what became of a stage."""
         self.outcomes[outcome.stage] = outcome
+        self.save()
+
+    def warn(self, warning: str) -> None:
+        """Note what went wrong beside the stages."""
+        self.warnings.append(warning)
         self.save()
 
     def finish(self, state: str) -> None:
@@ -68,6 +74,7 @@ class Record:
                 "overrides": [redact(override) for override in self.overrides],
                 "started_at": self.started_at,
                 "written_at": _now(),
+                "warnings": [redact(warning) for warning in self.warnings],
                 "stages": stages,
             },
         )

@@ -151,6 +151,8 @@ def _call_flow(
     if record:
         failed = [outcome for outcome in record.outcomes.values() if outcome.result == "failed"]
         _say(f"Record of this run: {record.folder}")
+        for warning in record.warnings:
+            _complain(f"train-llm: warning: {warning}")
         if failed:
             return _report_failure(failed, command)
     if isinstance(error, TrainLLMError):

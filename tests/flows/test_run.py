@@ -150,6 +150,7 @@ def test_a_failed_run_of_a_commit_keeps_its_worktree_and_the_next_one_goes_on_th
     assert results["words"] == "run-cache", "the worktree shares the cache"
     assert any((tmp_path / "store").rglob("*")), "what ran before the failure is on the remote"
     worktree = next((done / ".state" / "worktrees").glob("*/.git")).parent
+    assert f"warning: {worktree} is kept" in failed.stderr
     again = train_llm(done, *command, variables=variables)
     assert again.returncode == 0, again.stdout + again.stderr
     assert not worktree.exists()
