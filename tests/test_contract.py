@@ -113,8 +113,8 @@ def test_outputs_are_the_paths_of_the_code() -> None:
     for stage in STAGES:
         (metrics,) = DECLARED[stage]["metrics"]
         name = paths.metrics(stage).as_posix()
-        # A registration is restored from no cache: it would name a version that the registry may not have.
-        assert metrics == ({name: {"cache": False}} if stage == "register" else name)
+        # Restored from no cache (`persist` keeps a stage out of the run cache): the registry may not have that version.
+        assert metrics == ({name: {"cache": False, "persist": True}} if stage == "register" else name)
 
 
 def test_params_yaml_lists_every_field_with_its_doc_at_its_default() -> None:
