@@ -49,8 +49,10 @@ def bypass_proxies_on_loopback(environment: MutableMapping[str, str] = os.enviro
 
     Both spellings: curl and Python's urllib prefer the lower one, Go takes either.
     """
-    before = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = [host.strip() for host in before.split(",") if host.strip()]
+    named = [environment.get(spelling, "") for spelling in ("no_proxy", "NO_PROXY")]
+    hosts = list(dict.fromkeys(host.strip() for host in ",".join(named).split(",") if host.strip()))
+    if "*" in hosts:  # no proxy at all; beside other hosts it would not be read as that
+        return
     hosts += [host for host in _LOOPBACK if host not in hosts]
     environment["NO_PROXY"] = environment["no_proxy"] = ",".join(hosts)
 

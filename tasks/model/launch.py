@@ -180,7 +180,7 @@ class Ranks:
             )
         if self._process.returncode:
             tail = redact(self._log.read_text(encoding="utf-8", errors="replace")).splitlines()[-15:]
-            raise StageError(
+            raise EnvironmentProblem(  # of the machine: a second try goes on from the last checkpoint
                 f"the ranks ended with code {self._process.returncode} without saying why (killed, or out of memory?); "
                 f"the last lines of {self._log}:\n" + "\n".join(tail)
             )

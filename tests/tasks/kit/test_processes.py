@@ -140,6 +140,15 @@ def test_loopback_is_added_to_the_hosts_without_a_proxy() -> None:
     assert environment["no_proxy"] == environment["NO_PROXY"] == "example.org,127.0.0.1,localhost"
 
 
+def test_both_spellings_are_joined_and_everything_stays_everything() -> None:
+    environment = {"NO_PROXY": "example.org", "no_proxy": "example.com"}
+    bypass_proxies_on_loopback(environment)
+    assert environment["no_proxy"] == "example.com,example.org,127.0.0.1,localhost"
+    everything = {"NO_PROXY": "*"}
+    bypass_proxies_on_loopback(everything)
+    assert everything == {"NO_PROXY": "*"}
+
+
 def test_a_child_dies_with_its_parent() -> None:
     child = (
         "from tasks.kit.processes import die_with_parent; import time\n"
