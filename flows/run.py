@@ -40,11 +40,11 @@ def run(root: Path, stage: str | None, overrides: Sequence[str], git_ref: str | 
     """
     command = resume_command(stage, git_ref, overrides)
     if not git_ref:
-        planned_with(root, stage, overrides)  # refuses wrong parameters and stages before anything is touched
+        before = planned_with(root, stage, overrides)  # refuses what is wrong before anything is touched
         with stopped_by_signals(), hold_workspace(root) as held:
             if held:
                 claim_for_host(root)
-                code = _prepare(root, stage, overrides, resume_command(stage, None))
+                code = _prepare(root, stage, overrides, before)
                 if code is not None:
                     return code
         if held:
@@ -53,7 +53,9 @@ def run(root: Path, stage: str | None, overrides: Sequence[str], git_ref: str | 
     return _flow(root, stage, list(overrides), git_ref, False, command)
 
 
-def _prepare(root: Path, stage: str | None, overrides: Sequence[str], command: str) -> int | None:
+def _prepare(
+    root: Path, stage: str | None, overrides: Sequence[str], before: Sequence[PlannedStage]
+) -> int | None:
     """Write the overrides, list the sources, print the plan. Returns an exit code when that was all."""
     from tasks.params.tree import override_params
 
@@ -63,21 +65,20 @@ def _prepare(root: Path, stage: str | None, overrides: Sequence[str], command: s
         _say(line)
     with hold_object_store(root):
         try:
-            _list_sources(root, stage)
+            _list_sources(root, [planned for planned in before if planned.is_source])
         except StageFailed as error:
-            return _report_failure([error.outcome], command)
+            return _report_failure([error.outcome], resume_command(stage, None))
     stages = plan(root, [stage] if stage else ())
     _say(as_text(stages))
     return None if any(planned.has_work for planned in stages) else 0
 
 
-def _list_sources(root: Path, stage: str | None) -> None:
+def _list_sources(root: Path, sources: Sequence[PlannedStage]) -> None:
     """Run the stages that always run and need no other: cheap listings, on which the plan rests."""
-    for planned in plan(root, [stage] if stage else ()):
-        if planned.is_source:
-            log = Paths(root).state / "logs" / "latest-listing" / f"{planned.name}.log"
-            log.unlink(missing_ok=True)
-            _show(_with_retries(root, planned, log))
+    for planned in sources:
+        log = Paths(root).state / "logs" / "latest-listing" / f"{planned.name}.log"
+        log.unlink(missing_ok=True)
+        _show(_with_retries(root, planned, log))
 
 
 def _with_retries(root: Path, planned: PlannedStage, log: Path) -> Outcome:
