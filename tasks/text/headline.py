@@ -43,8 +43,8 @@ def facts(stages: Mapping[str, Figures]) -> tuple[Fact, ...]:
         ("Small formats", *_formats(stages["quantize"])),
         (
             "Trained on",
-            Text(count(train_side.number("tokens"))),
-            f"tokens of {count(train_side.number('documents'), 'documents')}",
+            Text(count(train.number("tokens"))),
+            f"tokens, of a train side of {count(train_side.number('tokens'), 'tokens')}",
         ),
         ("Size", Text(count(train.number("parameters"))), "parameters"),
     )
