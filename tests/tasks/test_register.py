@@ -19,6 +19,7 @@ from tasks.kit.tracking import open_run, store
 from tasks.params.evaluate import EvaluateParams
 from tasks.params.register import RegisterParams
 from tasks.params.runtime import RuntimeParams
+from tasks.params.train import TrainParams
 from tasks.register import RegisterFigures, dvc_lock_digest, register
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +72,7 @@ def test_the_first_model_becomes_champion_with_its_files_figures_and_lineage(
         assert folder_digest(fetched) == folder_digest(project.model)
     with store(project) as (client, _):
         model = client.get_logged_model(Path(champion.source).parent.name)
-        assert model.params["train.learning_rate"] == "0.0015"
+        assert model.params["train.learning_rate"] == str(TrainParams().learning_rate)
         logged = client.get_run(figures.run_id).data
         assert logged.metrics["train.steps"] == 150
         assert "evaluate.baselines.bigram.perplexity" in logged.metrics

@@ -58,10 +58,10 @@ STARTED: list["subprocess.Popen[bytes]"] = []
 @pytest.fixture(autouse=True)
 def _no_stage_outlives_its_test() -> Iterator[None]:
     yield
-    for stage in STARTED:
+    while STARTED:
+        stage = STARTED.pop()
         stage.kill()
-        stage.communicate()
-    STARTED.clear()
+        stage.wait()  # not communicate: a test may have read the pipes to their end and closed them
 
 
 def write_split(paths: Paths, sides: dict[str, np.ndarray], vocabulary_size: int) -> None:

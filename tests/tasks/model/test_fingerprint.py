@@ -25,7 +25,7 @@ def fingerprint(root: Path, runtime: dict[str, Any], base_model: Path | None = N
 
 
 @pytest.mark.parametrize(
-    "cut", [{"num_processes": 4}, {"micro_batch_size": 2}, {"num_processes": 1, "micro_batch_size": 8}]
+    "cut", [{"num_processes": 4}, {"micro_batch_size": 16}, {"num_processes": 1, "micro_batch_size": 8}]
 )
 def test_how_a_batch_is_cut_belongs_to_it_only_with_dropout(cut: dict[str, int], tmp_path: Path) -> None:
     assert fingerprint(tmp_path, cut) == fingerprint(tmp_path, {})

@@ -38,6 +38,6 @@ def test_a_warm_up_longer_than_the_run_never_exceeds_the_peak() -> None:
 
 
 def test_epochs_become_whole_batches_and_at_least_one() -> None:
-    assert total_steps(TrainParams(epochs=2.0, global_batch_size=8), 30) == 7
-    assert total_steps(TrainParams(epochs=0.01, global_batch_size=8), 30) == 1
+    assert total_steps(TrainParams(max_steps=None, epochs=2.0, global_batch_size=8), 30) == 7
+    assert total_steps(TrainParams(max_steps=None, epochs=0.01, global_batch_size=8), 30) == 1
     assert total_steps(TrainParams(max_steps=5, epochs=3.0), 1000) == 5
