@@ -45,6 +45,15 @@ MEASURED = {
 WEIGHTS = "data/train/model/model.safetensors"
 
 
+CLONES: list[str] = []
+
+
+def clone_of(folder: Path, cache: Path) -> Path:
+    """A clone that `no_process_is_left` looks after."""
+    CLONES.append(str(folder))
+    return make_workspace(folder, cache)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A DVC cache as a team shares one."""
@@ -54,7 +63,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """A clone in which `dvc repro` ran everything once, from nothing."""
-    workspace = make_workspace(tmp_path_factory.mktemp("finished") / "a clone", cache)
+    workspace = clone_of(tmp_path_factory.mktemp("finished") / "a clone", cache)
     result = run(workspace, "dvc", "repro", **SECRETS)
     (workspace / "repro.log").write_text(result.stdout)
     assert result.returncode == 0, result.stdout[-4000:]
@@ -65,7 +74,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 def flowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another clone, with a cache of its own, in which the flow ran everything once, from nothing."""
     folder = tmp_path_factory.mktemp("flowed")
-    workspace = make_workspace(folder / "clone", folder / "cache")
+    workspace = clone_of(folder / "clone", folder / "cache")
     result = run(workspace, "train-llm", "demo", **SECRETS)
     (workspace / "demo.log").write_text(result.stdout)
     assert result.returncode == 0, result.stdout[-4000:]
@@ -73,25 +82,22 @@ def flowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def no_process_is_left() -> Iterator[None]:
     """When all is done no process works in any of these clones: no server, no rank, no supervisor."""
     yield
-    base = str(tmp_path_factory.getbasetemp())
     deadline = time.monotonic() + 60
-    while (left := [process for process in psutil.process_iter() if works_in(process, base)]) and (
-        time.monotonic() < deadline
-    ):
+    while (left := [p for p in psutil.process_iter() if works_in_a_clone(p)]) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert not left
+    assert not [(process, process.cmdline()) for process in left]
 
 
-def works_in(process: psutil.Process, folder: str) -> bool:
-    """Whether a process that is not this one stands in `folder` or names it."""
+def works_in_a_clone(process: psutil.Process) -> bool:
+    """Whether a process stands in a clone of this module or names a file there."""
     try:
         words = [process.cwd(), *process.cmdline()]
     except psutil.Error:
         return False
-    return process.pid != os.getpid() and any(folder in word for word in words)
+    return any(clone in word for clone in CLONES for word in words)
 
 
 def stages_run(output: str) -> list[str]:
@@ -234,7 +240,7 @@ def test_no_planted_secret_is_in_any_file(finished: Path, flowed: Path) -> None:
 def test_a_clone_over_a_shared_cache_restores_all_but_the_registration(
     finished: Path, cache: Path, tmp_path: Path
 ) -> None:
-    clone = make_workspace(tmp_path / "clone", cache)
+    clone = clone_of(tmp_path / "clone", cache)
     result = run(clone, "dvc", "repro")
     assert result.returncode == 0, result.stdout[-4000:]
     assert stages_run(result.stdout) == ["snapshot", "register", "report"]
@@ -247,7 +253,7 @@ def test_killed_in_the_middle_of_training_the_weights_are_those_of_the_unbroken_
     own_cache = tmp_path / "cache"
     subprocess.run(["cp", "-al", str(cache), str(own_cache)], check=True)
     forget_stage(own_cache, "train")
-    clone = make_workspace(tmp_path / "clone", own_cache)
+    clone = clone_of(tmp_path / "clone", own_cache)
     before = run(clone, "dvc", "repro", "validate")
     assert before.returncode == 0, before.stdout[-4000:]
     process = subprocess.Popen(
