@@ -52,8 +52,13 @@ class ProcessGroup:
         cwd: Path,
         extra: Mapping[str, str] | None = None,
         output: int | IO[Any] = subprocess.PIPE,
+        stopped_by_signals: bool = True,
     ) -> None:
-        """Start `command`. Must be called by a thread that lives as long as it: Linux ties the death signal to it."""
+        """Start `command`. Must be called by a thread that lives as long as it: Linux ties the death signal to it.
+
+        A server that others need to the end is not `stopped_by_signals`, but by whoever started it: with the
+        server gone first, Prefect's client asks it again for minutes.
+        """
         if _stopping.is_set():
             raise KeyboardInterrupt
         self.process = subprocess.Popen(
@@ -70,7 +75,8 @@ class ProcessGroup:
         )
         self._asked: set[int] = set()
         self._lock = threading.Lock()
-        _running.add(self)
+        if stopped_by_signals:
+            _running.add(self)
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Ask the group to end, wait until the last of it has, and KILL what is left after `grace_seconds`.

@@ -233,8 +233,8 @@ def _in_run_cache(repo: Any, stage: Any, params: Mapping[str, Any] | None) -> bo
     from dvc.stage.cache import RunCacheNotFoundError
     from dvc_data.hashfile.hash_info import HashInfo
 
-    if not stage.deps or stage.always_changed:
-        return False
+    if not stage.deps or stage.always_changed or any(out.persist for out in stage.outs):
+        return False  # DVC keeps no run of these
     before = [dependency.hash_info for dependency in stage.deps]
     try:
         for dependency in stage.deps:

@@ -100,7 +100,9 @@ def prefect_server(root: Path, port: int | None = None, services: bool = False) 
             str(chosen),
         ]
         with log.open("a", encoding="utf-8") as output:
-            group = ProcessGroup(command, folder, server_environment(root, chosen, services), output)
+            group = ProcessGroup(
+                command, folder, server_environment(root, chosen, services), output, stopped_by_signals=False
+            )
         try:
             yield Server(f"http://127.0.0.1:{chosen}/api", group, log)
         finally:

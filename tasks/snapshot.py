@@ -20,8 +20,8 @@ from tasks.kit.pretrained import identity_of
 from tasks.kit.sources import ObjectEntry, Source, list_bucket, list_folder, parse_source
 from tasks.params.runtime import RuntimeParams
 from tasks.params.snapshot import SnapshotParams
-from tasks.params.tokenize import TokenizeParams
-from tasks.params.train import TrainParams
+from tasks.params.tokenize import PretrainedTokenizer
+from tasks.params.train import PretrainedModel
 
 logger = logging.getLogger("train_llm")
 
@@ -38,8 +38,8 @@ class SnapshotFigures:
 
 def snapshot(
     params: SnapshotParams,
-    tokenizing: TokenizeParams,
-    training: TrainParams,
+    tokenizing: PretrainedTokenizer,
+    training: PretrainedModel,
     runtime: RuntimeParams,
     paths: Paths,
 ) -> SnapshotFigures:

@@ -200,6 +200,18 @@ def test_with_nothing_to_do_the_flow_starts_no_server(finished: Path) -> None:
     assert (finished / "dvc.lock").read_bytes() == lock
 
 
+def test_a_change_of_the_registration_alone_is_planned(finished: Path) -> None:
+    """Its figures are in no run cache (ADR 7); a change of train leaves what comes before it fresh."""
+    for override, work in (
+        ("register.confidence=0.9", {"register", "report"}),
+        ("train.learning_rate=0.004", {"train", "evaluate", "quantize", "register", "report"}),
+    ):
+        result = run(finished, "train-llm", "plan", "-S", override, "--json")
+        assert result.returncode == 10, result.stdout[-4000:]
+        stages = json.loads(result.stdout)["stages"]
+        assert {s["stage"] for s in stages if s["verdict"] not in ("fresh", "always")} == work
+
+
 def test_the_flow_and_repro_give_the_same_lock_each_from_nothing(finished: Path, flowed: Path) -> None:
     assert hashes(flowed) == hashes(finished)
     assert file_digest(flowed / WEIGHTS) == file_digest(finished / WEIGHTS)

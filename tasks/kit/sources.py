@@ -82,7 +82,10 @@ def list_folder(source: Source, root: Path) -> Iterator[ObjectEntry]:
         )
     for path in folder.rglob("*"):
         if path.is_file():
-            yield ObjectEntry(path.relative_to(folder).as_posix(), path.stat().st_size, file_digest(path))
+            key = path.relative_to(folder).as_posix()
+            if any("\ud800" <= character <= "\udfff" for character in key):
+                raise InputError(f"{key!r} below {folder}: the file's name is not UTF-8; rename the file")
+            yield ObjectEntry(key, path.stat().st_size, file_digest(path))
 
 
 def list_bucket(source: Source, store: ObjectStore) -> Iterator[ObjectEntry]:

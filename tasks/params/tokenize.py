@@ -7,11 +7,16 @@ from pydantic import Field, model_validator
 from tasks.params.base import Section
 
 
-class TokenizeParams(Section):
-    """Which tokenizer, and how it is made."""
+class PretrainedTokenizer(Section):
+    """The part that snapshot looks at."""
 
     tokenizer: str | None = None
     """A folder or hub id (`owner/name@revision`) of a pretrained tokenizer; none: one is trained on train documents."""
+
+
+class TokenizeParams(PretrainedTokenizer):
+    """Which tokenizer, and how it is made."""
+
     model: Literal["bpe"] = "bpe"
     """Kind of the tokenizer trained here: byte-level BPE."""
     vocabulary_size: int = Field(default=1024, ge=300, le=2**20)

@@ -30,11 +30,16 @@ class ModelParams(Section):
     """Standard deviation of the initial weights."""
 
 
-class TrainParams(Section):
-    """The training run; everything here changes the weights."""
+class PretrainedModel(Section):
+    """The part that snapshot looks at."""
 
     base_model: str | None = None
     """A Hugging Face folder or hub id to start from; none: `model` below, from random weights."""
+
+
+class TrainParams(PretrainedModel):
+    """The training run; everything here changes the weights."""
+
     model: ModelParams = ModelParams()
     """The network, when there is no base model."""
     global_batch_size: int = Field(default=4, gt=0)

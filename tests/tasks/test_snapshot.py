@@ -1,6 +1,7 @@
 """The snapshot: all pages, the right keys, and messages where there is nothing."""
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -145,3 +146,10 @@ def test_a_name_that_is_neither_folder_nor_hub_id_is_refused_by_its_key(tmp_path
     training = TrainParams(base_model="no/such/folder")
     with pytest.raises(ParamsError, match=r"train\.base_model: 'no/such/folder'"):
         snapshot(SnapshotParams(source="corpus"), TokenizeParams(), training, EMBEDDED, Paths(tmp_path))
+
+
+def test_a_file_name_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "corpus") + b"/bad\xff.txt")).write_text("text")
+    with pytest.raises(InputError, match=r"bad.*not UTF-8; rename"):
+        snapshot(SnapshotParams(source="corpus"), TokenizeParams(), TrainParams(), EMBEDDED, Paths(tmp_path))
