@@ -54,9 +54,9 @@ def _bare_workspace(folder: Path, environment: dict[str, str]) -> Path:
     (folder / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {ROOT / '.dvc' / 'cache'}\n")
     declared = (folder / "dvc.yaml").read_text()
     # DVC deletes outputs before a command, so the empty one puts them back from copies.
-    shutil.copy2(folder / "data/snapshot/manifest.json", folder / ".m")
-    shutil.copy2(folder / "data/metrics/snapshot.json", folder / ".s")
-    empty = "mkdir -p data/snapshot && cp .m data/snapshot/manifest.json && cp .s data/metrics/snapshot.json"
+    shutil.copytree(folder / "data/snapshot", folder / ".listing")
+    shutil.copy2(folder / "data/metrics/snapshot.json", folder / ".figures")
+    empty = "mkdir -p data/snapshot && cp .listing/* data/snapshot && cp .figures data/metrics/snapshot.json"
     (folder / "dvc.yaml").write_text(declared.replace("exec python -m tasks snapshot", empty))
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     subprocess.run(["dvc", "repro"], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
