@@ -107,6 +107,30 @@ def load_network(folder: Path) -> Any:
     return network
 
 
+def check_causal(network: Any) -> None:
+    """The logits of a position may not depend on the tokens after it: those are what it has to predict.
+
+    BERT and its kin count as causal language models, and look both ways unless their configuration says otherwise:
+    their loss would be that of copying.
+
+    Raises:
+        ParamsError: they do depend on them.
+    """
+    training = network.training
+    network.eval()
+    ids = torch.arange(2, 10).unsqueeze(0)
+    other = ids.clone()
+    other[0, -1] = 1
+    with torch.no_grad():
+        difference = network(input_ids=ids).logits[:, :-1] - network(input_ids=other).logits[:, :-1]
+    network.train(training)
+    if float(difference.abs().max()) > 1e-4:
+        raise ParamsError(
+            f"train.model.architecture: a {network.config.model_type} network sees the tokens that it has to predict; "
+            "name a decoder (llama, qwen2, gpt2, ...)"
+        )
+
+
 def parameter_groups(network: Any, weight_decay: float) -> list[dict[str, Any]]:
     """Optimizer groups: decay for matrices, none for norms, biases and embeddings (also a tied output)."""
     embeddings = {id(m.weight) for m in network.modules() if isinstance(m, torch.nn.Embedding)}

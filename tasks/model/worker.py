@@ -44,7 +44,7 @@ def _run(attempt: Attempt, asked: list[int], began: float) -> None:
     from tasks.model.blocks import Blocks
     from tasks.model.engine import build_engine, initialise_ranks, load_engine
     from tasks.model.loop import Loop, RunState
-    from tasks.model.network import build_network, config_of, load_network
+    from tasks.model.network import build_network, check_causal, config_of, load_network
 
     blocks = Blocks.open(attempt.split, "train")
     manifest = blocks.manifest
@@ -55,6 +55,7 @@ def _run(attempt: Attempt, asked: list[int], began: float) -> None:
         network = build_network(
             config_of(attempt.train.model, vocabulary, blocks.block_size, end), attempt.train.seed
         )
+    check_causal(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     device = initialise_ranks(attempt.device)
     rank = torch.distributed.get_rank()

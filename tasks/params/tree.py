@@ -181,7 +181,9 @@ def _describe(
             owner = owner.model_fields[part].annotation
         return line, f"{key}: no such key{_suggest(path[-1], owner.model_fields)}"
     message = detail["msg"].removeprefix("Value error, ")
-    return line, f"{key}: {message[0].lower()}{message[1:]}, found {detail['input']!r}"
+    whole = isinstance(detail["input"], Mapping)  # of a section: the message has the numbers
+    found = "" if whole else f", found {detail['input']!r}"
+    return line, f"{key}: {message[0].lower()}{message[1:]}{found}"
 
 
 def _suggest(name: str, valid: Iterable[str]) -> str:

@@ -8,7 +8,14 @@ import torch
 
 from tasks.kit.errors import InputError, ParamsError
 from tasks.kit.files import file_digest
-from tasks.model.network import build_network, config_of, load_network, parameter_groups, save_network
+from tasks.model.network import (
+    build_network,
+    check_causal,
+    config_of,
+    load_network,
+    parameter_groups,
+    save_network,
+)
 from tasks.params.train import ModelParams
 
 TINY: dict[str, Any] = {
@@ -98,3 +105,13 @@ def test_a_folder_that_lacks_weights_is_refused_by_name(tmp_path: Path) -> None:
         InputError, match=r"lacks the weights of 1 tensors \(model\.layers\.1\.mlp\.up_proj\.weight\)"
     ):
         load_network(tmp_path)
+
+
+def test_a_network_that_looks_both_ways_is_refused() -> None:
+    seeing = build_network(tiny_config(architecture="bert"), 1)
+    with pytest.raises(ParamsError, match="sees the tokens that it has to predict"):
+        check_causal(seeing)
+    for architecture in ("llama", "gpt2", "qwen3", "opt"):
+        network = build_network(tiny_config(architecture=architecture, dropout=0.1), 1).train()
+        check_causal(network)
+        assert network.training
