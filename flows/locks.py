@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,16 @@ def _host_marker(root: Path) -> Path:
     return Paths(root).state / "host"
 
 
+# Set by the command line around its flow: the flow then works under the hold that the plan was made under.
+held_by_caller: ContextVar[bool] = ContextVar("held_by_caller", default=False)
+
+
 @contextlib.contextmanager
 def hold_workspace(root: Path) -> Iterator[bool]:
     """Hold the workspace for one run. Yields False, holding nothing, where another run has it."""
+    if held_by_caller.get():
+        yield True
+        return
     path = Paths(root).state / "locks" / "workspace.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flows.children import stopped_by_signals
 from flows.forecast import as_text, duration, planned_with
 from flows.graph import PlannedStage, has_remote, plan
-from flows.locks import claim_for_host, clear_dead_locks, hold_workspace
+from flows.locks import claim_for_host, clear_dead_locks, held_by_caller, hold_workspace
 from flows.records import commit_of
 from flows.stage import Outcome, StageFailed, hold_object_store, run_stage
 from tasks.kit.console import redact
@@ -41,14 +41,20 @@ def run(root: Path, stage: str | None, overrides: Sequence[str], git_ref: str | 
     command = resume_command(stage, git_ref, overrides)
     if not git_ref:
         before = planned_with(root, stage, overrides)  # refuses what is wrong before anything is touched
-        with stopped_by_signals(), hold_workspace(root) as held:
+        with hold_workspace(root) as held:
             if held:
-                claim_for_host(root)
-                code = _prepare(root, stage, overrides, before)
+                with stopped_by_signals():
+                    claim_for_host(root)
+                    code = _prepare(root, stage, overrides, before)
                 if code is not None:
                     return code
-        if held:
-            return _flow(root, stage, [], None, True, resume_command(stage, None))
+                token = held_by_caller.set(
+                    True
+                )  # one hold from the plan to the end: nobody changes params.yaml between
+                try:
+                    return _flow(root, stage, [], None, True, resume_command(stage, None))
+                finally:
+                    held_by_caller.reset(token)
         command = resume_command(stage, commit_of(root) or None, overrides)  # in a worktree, if at all
     return _flow(root, stage, list(overrides), git_ref, False, command)
 
