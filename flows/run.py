@@ -48,9 +48,8 @@ def run(root: Path, stage: str | None, overrides: Sequence[str], git_ref: str | 
                     code = _prepare(root, stage, overrides, before)
                 if code is not None:
                     return code
-                token = held_by_caller.set(
-                    True
-                )  # one hold from the plan to the end: nobody changes params.yaml between
+                # One hold from the plan to the end: nobody changes params.yaml in between.
+                token = held_by_caller.set(True)
                 try:
                     return _flow(root, stage, [], None, True, resume_command(stage, None))
                 finally:
